@@ -1,0 +1,175 @@
+"""The daemon's configuration: one frozen value, from defaults, TOML file, environment and flags.
+
+Later sources win: defaults < file (`--config`, or /etc/venus/sandboxd.toml where it exists) <
+`VENUS_*` environment < command line. An unknown key is an error, not a silent no-op.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from sandboxd.errors import InvalidRequest
+
+DEFAULT_CONFIG_FILE = Path("/etc/venus/sandboxd.toml")
+ENVIRONMENT_PREFIX = "VENUS_"
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+StorageBackend = Literal["auto", "btrfs", "plain"]
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that an operator may choose."""
+
+    state_dir: Path = Path("/var/lib/venus")
+    """Survives reboots: storage file, images, the table of id ranges."""
+    run_dir: Path = Path("/run/venus")
+    """Lives as long as the daemon's sandboxes: sockets and state files."""
+    socket_group: str = "venus"
+    """Members may use the socket; where the group does not exist, only root may."""
+    cgroup_parent: str = "venus"
+    """Name of the group under which all sandboxes' groups stand, in every hierarchy."""
+
+    id_base: int = 1 << 30
+    """First host id of the first tenant's range of 65536."""
+    storage_size_bytes: int = 20 * GIB
+    storage_backend: StorageBackend = "auto"
+
+    max_sandboxes: int = 2000
+    max_sandboxes_per_tenant: int = 2000
+    max_concurrent_creates: int = 4
+    """More at once only makes each slower: a create is a row of kernel calls under global locks."""
+    max_queued_creates: int = 512
+    """Creates beyond this wait in the client: the answer is `limit_exceeded`."""
+    max_execs_per_sandbox: int = 64
+    max_output_buffer_bytes: int = 256 * KIB
+    """Output of one exec that may wait in the daemon for a slow reader."""
+
+    default_memory_bytes: int = 1 * GIB
+    default_pids: int = 512
+    default_cpu_cores: float = 1.0
+    default_disk_bytes: int = 2 * GIB
+    """Where the storage cannot limit a disk, and the request names none, there is no limit."""
+    max_memory_bytes: int = 64 * GIB
+    max_pids: int = 32768
+    max_cpu_cores: float = 256.0
+    max_disk_bytes: int = 1024 * GIB
+    max_ttl_s: float = 30 * 86400.0
+
+    max_exec_timeout_s: float = 86400.0
+    max_exec_output_bytes: int = 1 << 50
+    """Upper bound, and default, of `max_output_bytes`; what is beyond is drained and counted."""
+    max_upload_bytes: int = 64 * GIB
+    create_timeout_s: float = 60.0
+    """How long one create may wait in the queue."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, int | float) and not isinstance(value, bool) and value <= 0:
+                raise _wrong(field.name, value, "must be above zero")
+        for name in ("state_dir", "run_dir"):
+            if not getattr(self, name).is_absolute():
+                raise _wrong(name, getattr(self, name), "must be an absolute path")
+        if "/" in self.cgroup_parent or self.cgroup_parent in ("", ".", ".."):
+            raise _wrong("cgroup_parent", self.cgroup_parent, "must be one path component")
+
+    @property
+    def socket_path(self) -> Path:
+        """Where the daemon listens."""
+        return self.run_dir / "sandboxd.sock"
+
+    @property
+    def lock_path(self) -> Path:
+        """Held with flock by the one daemon of this run directory."""
+        return self.run_dir / "lock"
+
+    @property
+    def sandboxes_dir(self) -> Path:
+        """One directory per live sandbox: `state.json`, `init.sock`."""
+        return self.run_dir / "sandboxes"
+
+    @property
+    def root_mountpoint(self) -> Path:
+        """An empty directory; each sandbox mounts its root there in its own mount namespace."""
+        return self.run_dir / "root"
+
+    @property
+    def storage_dir(self) -> Path:
+        """Mount point of the storage: images and the sandboxes' upper directories."""
+        return self.state_dir / "storage"
+
+
+def load_config(
+    *,
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Config:
+    """Merge the sources, in the order that the module's head names."""
+    values: dict[str, Any] = {}
+    if file is not None or DEFAULT_CONFIG_FILE.exists():
+        values |= _from_file(file or DEFAULT_CONFIG_FILE)
+    values |= _from_environment(os.environ if environment is None else environment)
+    for name, value in (overrides or {}).items():
+        if value is not None:
+            values[name] = _converted(name, value)
+    return Config(**values)
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(
+            "the configuration file cannot be read",
+            operation="load configuration",
+            object=str(path),
+            cause=str(error),
+        ) from error
+    return {name: _converted(name, value) for name, value in table.items()}
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    # Only known names are taken: VENUS_SOCKET and others belong to the client.
+    return {
+        name: _converted(name, environment[ENVIRONMENT_PREFIX + name.upper()])
+        for name in _FIELD_TYPES
+        if ENVIRONMENT_PREFIX + name.upper() in environment
+    }
+
+
+_FIELD_TYPES: Mapping[str, Any] = types.MappingProxyType(typing.get_type_hints(Config))
+
+
+def _converted(name: str, value: Any) -> Any:
+    """`value`, as text or as TOML has it, in the type of the field `name`."""
+    if name not in _FIELD_TYPES:
+        raise _wrong(name, value, f"no such setting; known are {', '.join(sorted(_FIELD_TYPES))}")
+    wanted = _FIELD_TYPES[name]
+    if typing.get_origin(wanted) is Literal:
+        if value not in typing.get_args(wanted):
+            raise _wrong(name, value, f"must be one of {', '.join(typing.get_args(wanted))}")
+        return value
+    try:
+        return wanted(value)
+    except (TypeError, ValueError) as error:
+        raise _wrong(name, value, str(error)) from error
+
+
+def _wrong(name: str, value: object, cause: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"the value {str(value)!r} is refused",
+        operation="load configuration",
+        object=name,
+        cause=cause,
+    )
