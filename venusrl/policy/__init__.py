@@ -1,0 +1,1 @@
+"""The policy: tokenizer, conversation layout, model shape, warm-up."""

@@ -1,0 +1,1 @@
+"""Training: the GRPO objective, the optimizer loop, checkpoints and weight publishing."""

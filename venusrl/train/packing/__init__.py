@@ -1,0 +1,1 @@
+"""Laying samples of different lengths out as rectangular batches."""
