@@ -1,0 +1,107 @@
+"""One sandbox in the daemon's memory: its record, state, link to init and running commands."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sandboxd.errors import Conflict, LimitExceeded, SandboxGone
+from sandboxd.lifecycle import EndReason, Event, State, next_state
+from sandboxd.registry import SandboxRecord
+
+if TYPE_CHECKING:
+    from sandboxd.exec_session import RunningExec
+    from sandboxd.init_link import InitLink
+    from sandboxd.launch import LaunchedSandbox
+
+# The upper half of an exec id is the generation of the daemon that gave it, so that a restarted
+# daemon never names a new command, or its group, as an old one.
+_GENERATION_SHIFT = 32
+
+END_TEXTS = {
+    EndReason.DESTROYED: "it was destroyed",
+    EndReason.EXPIRED: "its time to live ended",
+    EndReason.OOM: "it ran out of memory",
+    EndReason.KILLED: "its init was killed",
+    EndReason.CREATE_FAILED: "it could not be created",
+    EndReason.SHUTDOWN: "the daemon was stopped",
+}
+
+
+def boottime_s() -> float:
+    """The clock of deadlines: goes on while the machine sleeps, and is never set."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@dataclass
+class LiveSandbox:
+    """Mutable; touched on the event loop only."""
+
+    sandbox_id: str
+    tenant_uid: int
+    image: str
+    state: State = State.CREATING
+    record: SandboxRecord | None = None
+    launched: LaunchedSandbox | None = None
+    link: InitLink | None = None
+    execs: dict[int, RunningExec] = field(default_factory=dict)
+    """Every command that init still knows of, also those whose leader has ended."""
+    end_reason: EndReason | None = None
+    ttl_timer: asyncio.TimerHandle | None = None
+    take_down: asyncio.Task[None] | None = None
+    oom_kills_seen: int = 0
+    _last_exec: int = 0
+
+    def apply(self, event: Event, reason: EndReason | None = None) -> None:
+        """Step the state machine; the first reason for an end is the one that is kept."""
+        self.state = next_state(self.state, event)
+        if self.end_reason is None:
+            self.end_reason = reason
+
+    def next_exec_id(self) -> int:
+        """An id that no command of this sandbox had before."""
+        self._last_exec += 1
+        generation = self.record.generation if self.record is not None else 0
+        return (generation << _GENERATION_SHIFT) + self._last_exec
+
+    def require_running(self, operation: str) -> tuple[LaunchedSandbox, InitLink]:
+        """What a request to a sandbox needs; `SandboxGone` or `Conflict` when it is not up."""
+        if self.state is State.CREATING:
+            raise Conflict(
+                "the sandbox is still being created", operation=operation, object=self.sandbox_id
+            )
+        if self.state is not State.RUNNING or self.launched is None or self.link is None:
+            raise self.gone_error(operation)
+        return self.launched, self.link
+
+    def require_exec_slot(self, operation: str, limit: int) -> None:
+        """Bound what one sandbox can hold of the daemon's descriptors and memory."""
+        if len(self.execs) >= limit:
+            raise LimitExceeded(
+                f"{limit} commands are running already",
+                operation=operation,
+                object=self.sandbox_id,
+                cause="max_execs_per_sandbox; commands count until nothing holds their output",
+            )
+
+    def gone_error(self, operation: str) -> SandboxGone:
+        """The answer to requests for a sandbox that has ended."""
+        return gone_error(self.sandbox_id, operation, self.end_reason)
+
+    def expires_at(self) -> float | None:
+        """The deadline on the wall clock as it stands now."""
+        if self.record is None or self.record.expires_boottime_s is None:
+            return None
+        return time.time() + self.record.expires_boottime_s - boottime_s()
+
+
+def gone_error(sandbox_id: str, operation: str, reason: EndReason | None) -> SandboxGone:
+    """`SandboxGone` that says why."""
+    return SandboxGone(
+        "the sandbox is gone",
+        operation=operation,
+        object=sandbox_id,
+        cause=END_TEXTS[reason] if reason is not None else "",
+    )
