@@ -19,7 +19,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-API_VERSION = "v1"
 API_PREFIX = "/v1"
 DEFAULT_SOCKET = "/run/venus/sandboxd.sock"
 SOCKET_ENV = "VENUS_SOCKET"
@@ -51,9 +50,7 @@ class FrameType(enum.IntEnum):
     ERROR = 20
 
 
-CONTROL_TYPES = frozenset(
-    {FrameType.HEADER, FrameType.STARTED, FrameType.EXIT, FrameType.ERROR}
-)
+CONTROL_TYPES = frozenset({FrameType.HEADER, FrameType.STARTED, FrameType.EXIT, FrameType.ERROR})
 DATA_TYPES = frozenset({FrameType.STDIN, FrameType.STDOUT, FrameType.STDERR})
 
 # By number, so that decoding a frame costs one dictionary look-up.
@@ -178,8 +175,6 @@ class FrameDecoder:
             raise ProtocolError(f"decode frame header: unknown header {header.hex()}")
         limit = MAX_CONTROL_BYTES if frame_type in CONTROL_TYPES else MAX_DATA_BYTES
         if length > limit:
-            raise ProtocolError(
-                f"decode {frame_type.name} frame: length {length} exceeds {limit}"
-            )
+            raise ProtocolError(f"decode {frame_type.name} frame: length {length} exceeds {limit}")
         self._type = frame_type
         self._left = length

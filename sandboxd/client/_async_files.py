@@ -1,0 +1,100 @@
+"""Files of a sandbox, for asyncio. Every operation has the rights of the sandbox's own user."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Literal, overload
+
+from sandboxd.client import _calls
+from sandboxd.client._data import AsyncData, async_pieces, whole
+from sandboxd.client._transport import AsyncTransport
+from sandboxd.client.types import FileEntry, FileListing
+from sandboxd.errors import NotFound
+
+# Inside the classes below, `list` is a method.
+Entries = list[FileEntry]
+
+
+class AsyncFiles:
+    """Reads and changes the file tree of one sandbox. Content is bytes, and exact."""
+
+    def __init__(self, transport: AsyncTransport, sandbox_id: str) -> None:
+        self._transport = transport
+        self._id = sandbox_id
+
+    @overload
+    async def read(
+        self, path: str, format: Literal["text"] = "text", *, user: str | None = None
+    ) -> str: ...
+
+    @overload
+    async def read(
+        self, path: str, format: Literal["bytes"], *, user: str | None = None
+    ) -> bytes: ...
+
+    @overload
+    async def read(
+        self, path: str, format: Literal["stream"], *, user: str | None = None
+    ) -> AsyncIterator[bytes]: ...
+
+    async def read(
+        self,
+        path: str,
+        format: Literal["text", "bytes", "stream"] = "text",
+        *,
+        user: str | None = None,
+    ) -> str | bytes | AsyncIterator[bytes]:
+        """The content as UTF-8 text (an error if it is not), as bytes, or in chunks.
+
+        A stream holds a connection until it is exhausted or closed.
+        """
+        call = _calls.read_file(self._id, path, user)
+        if format == "stream":
+            return self._stream(call)
+        content = await self._transport.call(call)
+        return content.decode() if format == "text" else content
+
+    async def write(
+        self, path: str, data: AsyncData, *, user: str | None = None, mode: int | None = None
+    ) -> None:
+        """Replaces the file in one step: readers see the old content or the whole new one."""
+        content = whole(data)
+        call = _calls.write_file(self._id, path, user, mode, content or b"")
+        if content is not None:
+            await self._transport.call(call)
+        else:
+            await self._transport.call(call, content=async_pieces(data), timeout_s=None)
+
+    async def list(self, path: str, *, depth: int = 1, user: str | None = None) -> Entries:
+        """Entries below a directory; see `listing` for the word on truncation."""
+        return [*(await self.listing(path, depth=depth, user=user)).entries]
+
+    async def listing(self, path: str, *, depth: int = 1, user: str | None = None) -> FileListing:
+        return await self._transport.call(_calls.list_files(self._id, path, user, depth))
+
+    async def stat(self, path: str, *, user: str | None = None) -> FileEntry:
+        return await self._transport.call(_calls.stat_file(self._id, path, user))
+
+    async def exists(self, path: str, *, user: str | None = None) -> bool:
+        try:
+            await self.stat(path, user=user)
+        except NotFound:
+            # The same code says that the sandbox is gone, which is no answer about a file.
+            await self._transport.call(_calls.get_sandbox(self._id))
+            return False
+        return True
+
+    async def remove(self, path: str, *, recursive: bool = False, user: str | None = None) -> None:
+        await self._transport.call(_calls.remove_file(self._id, path, user, recursive=recursive))
+
+    async def make_dir(
+        self, path: str, *, mode: int = 0o755, parents: bool = True, user: str | None = None
+    ) -> None:
+        await self._transport.call(
+            _calls.make_directory(self._id, path, user, mode, parents=parents)
+        )
+
+    async def _stream(self, call: _calls.Call[bytes]) -> AsyncIterator[bytes]:
+        async with self._transport.stream(call) as chunks:
+            async for chunk in chunks:
+                yield chunk

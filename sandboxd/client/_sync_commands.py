@@ -1,0 +1,304 @@
+"""Commands of a sandbox, for threads."""
+
+from __future__ import annotations
+
+import contextlib
+import signal as signal_numbers
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Literal, Self, overload
+
+from sandboxd.client import _calls
+from sandboxd.client._data import Data, pieces, whole
+from sandboxd.client._exec import (
+    DEFAULT_COMMAND_TIMEOUT_S,
+    DEFAULT_MAX_OUTPUT_BYTES,
+    Event,
+    ExecStream,
+    OutputCollector,
+    checked,
+)
+from sandboxd.client._transport import EXEC_GRACE_S, SyncTransport
+from sandboxd.client.types import CommandResult, Output, Started
+from sandboxd.errors import VenusError
+from sandboxd.protocol import MAX_INLINE_STDIN_BYTES, StdinMode
+
+OnOutput = Callable[[str], None]
+# How long a finished command's input may take to notice that nobody reads it any more.
+_FEEDER_PATIENCE_S = 1.0
+
+
+class CommandHandle:
+    """A running command. Iterating yields its output; `wait` collects it.
+
+    The command lives as long as its connection: leaving the context, or `disconnect`, ends it
+    and everything it started.
+    """
+
+    def __init__(
+        self,
+        transport: SyncTransport,
+        sandbox_id: str,
+        call: _calls.Call[None],
+        timeout_s: float | None,
+    ) -> None:
+        self._transport = transport
+        self._sandbox_id = sandbox_id
+        self._call = call
+        self._timeout_s = timeout_s
+        self._stream = ExecStream(call)
+        self._stack = contextlib.ExitStack()
+        silence_s = None if timeout_s is None else timeout_s + EXEC_GRACE_S
+        chunks = self._stack.enter_context(transport.stream(call, timeout_s=silence_s))
+        self._events = self._read(chunks)
+        try:
+            first = next(self._events, None)
+        except BaseException:
+            self._stack.close()
+            raise
+        assert isinstance(first, Started), "ExecStream yields Started first, or raises"
+        self._started = first
+
+    @property
+    def pid(self) -> int:
+        """Process id inside the sandbox."""
+        return self._started.pid
+
+    @property
+    def exec_id(self) -> int:
+        return self._started.exec_id
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.disconnect()
+
+    def disconnect(self) -> None:
+        self._stack.close()
+
+    def __iter__(self) -> Iterator[Output]:
+        for event in self._events:
+            if isinstance(event, Output):
+                yield event
+
+    def wait(
+        self,
+        *,
+        on_stdout: OnOutput | None = None,
+        on_stderr: OnOutput | None = None,
+        check: bool = True,
+    ) -> CommandResult:
+        """Reads the output to its end. With `check`, any end but exit code 0 raises."""
+        collector = OutputCollector()
+        callbacks = {"stdout": on_stdout, "stderr": on_stderr}
+        for output in self:
+            text = collector.add(output)
+            callback = callbacks[output.stream]
+            if callback is not None and text:
+                callback(text)
+        for name, callback in callbacks.items():
+            rest = collector.finish(name)
+            if callback is not None and rest:
+                callback(rest)
+        self.disconnect()
+        assert self._stream.exit is not None, "ExecStream.end raises without an exit"
+        return checked(
+            collector.result(self._stream.exit), self._call, timeout_s=self._timeout_s, check=check
+        )
+
+    def send_stdin(self, data: Data, *, eof: bool = False) -> None:
+        """Writes to the command's input, in pieces; returns when the command's pipe has it all."""
+        content = whole(data)
+        call = _calls.send_stdin(self._sandbox_id, self.exec_id, content or b"", eof=eof)
+        self._transport.call(
+            call, content=None if content is not None else pieces(data), timeout_s=None
+        )
+
+    def close_stdin(self) -> None:
+        """The command reads end of file."""
+        self.send_stdin(b"", eof=True)
+
+    def send_signal(self, number: int, *, whole_tree: bool = False) -> None:
+        self._transport.call(
+            _calls.send_signal(self._sandbox_id, self.exec_id, number, whole_tree=whole_tree)
+        )
+
+    def kill(self) -> None:
+        """Kills the command and everything that it started."""
+        self.send_signal(signal_numbers.SIGKILL, whole_tree=True)
+
+    def _read(self, chunks: Iterator[bytes]) -> Iterator[Event]:
+        for chunk in chunks:
+            yield from self._stream.feed(chunk)
+        self._stream.end()
+
+
+class Commands:
+    """Runs commands in one sandbox."""
+
+    def __init__(self, transport: SyncTransport, sandbox_id: str) -> None:
+        self._transport = transport
+        self._sandbox_id = sandbox_id
+
+    @overload
+    def run(
+        self,
+        cmd: str | Sequence[str],
+        background: Literal[False] = False,
+        *,
+        envs: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        user: str | None = None,
+        timeout: float | None = DEFAULT_COMMAND_TIMEOUT_S,
+        stdin: Data | None = None,
+        on_stdout: OnOutput | None = None,
+        on_stderr: OnOutput | None = None,
+        check: bool = True,
+        max_output_bytes: int | None = DEFAULT_MAX_OUTPUT_BYTES,
+    ) -> CommandResult: ...
+
+    @overload
+    def run(
+        self,
+        cmd: str | Sequence[str],
+        background: Literal[True],
+        *,
+        envs: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        user: str | None = None,
+        timeout: float | None = None,
+        stdin: bool = False,
+        max_output_bytes: int | None = None,
+    ) -> CommandHandle: ...
+
+    def run(
+        self,
+        cmd: str | Sequence[str],
+        background: bool = False,
+        *,
+        envs: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        user: str | None = None,
+        timeout: float | None = DEFAULT_COMMAND_TIMEOUT_S,
+        stdin: Data | bool | None = None,
+        on_stdout: OnOutput | None = None,
+        on_stderr: OnOutput | None = None,
+        check: bool = True,
+        max_output_bytes: int | None = DEFAULT_MAX_OUTPUT_BYTES,
+    ) -> CommandResult | CommandHandle:
+        """Runs a shell command line (str) or a program (sequence), to its end by default.
+
+        `timeout` in seconds kills the command's whole tree; None means the daemon's maximum.
+        With `check`, an end other than exit code 0 raises `CommandExitError` or
+        `CommandTimeout`, both of which carry the result. With `background`, returns a handle at
+        once; `stdin=True` then keeps the input open for `send_stdin`.
+        """
+        if background:
+            return self._start(
+                cmd,
+                StdinMode.STREAM if stdin else StdinMode.NULL,
+                b"",
+                envs=envs,
+                cwd=cwd,
+                user=user,
+                timeout_s=timeout,
+                max_output_bytes=max_output_bytes,
+            )
+        assert not isinstance(stdin, bool), "stdin=True is for background commands"
+        content = b"" if stdin is None else whole(stdin)
+        inline = content is not None and len(content) <= MAX_INLINE_STDIN_BYTES
+        mode = StdinMode.NULL if stdin is None else StdinMode.INLINE if inline else StdinMode.STREAM
+        with self._start(
+            cmd,
+            mode,
+            content if inline and content else b"",
+            envs=envs,
+            cwd=cwd,
+            user=user,
+            timeout_s=timeout,
+            max_output_bytes=max_output_bytes,
+        ) as handle:
+            if mode is not StdinMode.STREAM or stdin is None:
+                return handle.wait(on_stdout=on_stdout, on_stderr=on_stderr, check=check)
+            with _Feeder(handle, stdin):
+                return handle.wait(on_stdout=on_stdout, on_stderr=on_stderr, check=check)
+
+    def _start(
+        self,
+        cmd: str | Sequence[str],
+        mode: StdinMode,
+        inline_stdin: bytes,
+        *,
+        envs: Mapping[str, str] | None,
+        cwd: str | None,
+        user: str | None,
+        timeout_s: float | None,
+        max_output_bytes: int | None,
+    ) -> CommandHandle:
+        call = _calls.run_command(
+            self._sandbox_id,
+            cmd,
+            env=envs,
+            cwd=cwd,
+            user=user,
+            timeout_s=timeout_s,
+            stdin=mode,
+            inline_stdin=inline_stdin,
+            max_output_bytes=max_output_bytes,
+        )
+        return CommandHandle(self._transport, self._sandbox_id, call, timeout_s)
+
+
+class _Feeder:
+    """Sends a command's input from a second thread while the first reads its output.
+
+    One thread for both would deadlock as soon as both pipes are full. The daemon's refusal to
+    take more (the command closed its input, or ended) is not an error, as in a shell; a source
+    that fails kills the command, which would otherwise take a cut input for a whole one.
+    """
+
+    def __init__(self, handle: CommandHandle, data: Data) -> None:
+        self._handle = handle
+        self._data = data
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._feed, name="venus-stdin", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._thread.join(_FEEDER_PATIENCE_S)
+        if self._failure is not None:
+            raise self._failure from error
+
+    def _feed(self) -> None:
+        try:
+            self._handle.send_stdin(pieces(self._guarded()), eof=True)
+        except _SourceFailed as failure:
+            self._failure = failure.__cause__
+            with contextlib.suppress(VenusError):
+                self._handle.kill()
+        except VenusError:
+            pass
+
+    def _guarded(self) -> Iterator[bytes]:
+        try:
+            yield from pieces(self._data)
+        except Exception as error:
+            raise _SourceFailed from error
+
+
+class _SourceFailed(Exception):
+    """The caller's own source of input raised."""

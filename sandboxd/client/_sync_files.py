@@ -1,0 +1,95 @@
+"""Files of a sandbox, for threads. Every operation has the rights of the sandbox's own user."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, overload
+
+from sandboxd.client import _calls
+from sandboxd.client._data import Data, pieces, whole
+from sandboxd.client._transport import SyncTransport
+from sandboxd.client.types import FileEntry, FileListing
+from sandboxd.errors import NotFound
+
+# Inside the classes below, `list` is a method.
+Entries = list[FileEntry]
+
+
+class Files:
+    """Reads and changes the file tree of one sandbox. Content is bytes, and exact."""
+
+    def __init__(self, transport: SyncTransport, sandbox_id: str) -> None:
+        self._transport = transport
+        self._id = sandbox_id
+
+    @overload
+    def read(
+        self, path: str, format: Literal["text"] = "text", *, user: str | None = None
+    ) -> str: ...
+
+    @overload
+    def read(self, path: str, format: Literal["bytes"], *, user: str | None = None) -> bytes: ...
+
+    @overload
+    def read(
+        self, path: str, format: Literal["stream"], *, user: str | None = None
+    ) -> Iterator[bytes]: ...
+
+    def read(
+        self,
+        path: str,
+        format: Literal["text", "bytes", "stream"] = "text",
+        *,
+        user: str | None = None,
+    ) -> str | bytes | Iterator[bytes]:
+        """The content as UTF-8 text (an error if it is not), as bytes, or in chunks.
+
+        A stream holds a connection until it is exhausted or closed.
+        """
+        call = _calls.read_file(self._id, path, user)
+        if format == "stream":
+            return self._stream(call)
+        content = self._transport.call(call)
+        return content.decode() if format == "text" else content
+
+    def write(
+        self, path: str, data: Data, *, user: str | None = None, mode: int | None = None
+    ) -> None:
+        """Replaces the file in one step: readers see the old content or the whole new one."""
+        content = whole(data)
+        call = _calls.write_file(self._id, path, user, mode, content or b"")
+        if content is not None:
+            self._transport.call(call)
+        else:
+            self._transport.call(call, content=pieces(data), timeout_s=None)
+
+    def list(self, path: str, *, depth: int = 1, user: str | None = None) -> Entries:
+        """Entries below a directory; see `listing` for the word on truncation."""
+        return [*self.listing(path, depth=depth, user=user).entries]
+
+    def listing(self, path: str, *, depth: int = 1, user: str | None = None) -> FileListing:
+        return self._transport.call(_calls.list_files(self._id, path, user, depth))
+
+    def stat(self, path: str, *, user: str | None = None) -> FileEntry:
+        return self._transport.call(_calls.stat_file(self._id, path, user))
+
+    def exists(self, path: str, *, user: str | None = None) -> bool:
+        try:
+            self.stat(path, user=user)
+        except NotFound:
+            # The same code says that the sandbox is gone, which is no answer about a file.
+            self._transport.call(_calls.get_sandbox(self._id))
+            return False
+        return True
+
+    def remove(self, path: str, *, recursive: bool = False, user: str | None = None) -> None:
+        self._transport.call(_calls.remove_file(self._id, path, user, recursive=recursive))
+
+    def make_dir(
+        self, path: str, *, mode: int = 0o755, parents: bool = True, user: str | None = None
+    ) -> None:
+        self._transport.call(_calls.make_directory(self._id, path, user, mode, parents=parents))
+
+    def _stream(self, call: _calls.Call[bytes]) -> Iterator[bytes]:
+        with self._transport.stream(call) as chunks:
+            yield from chunks

@@ -1,0 +1,274 @@
+"""What the client returns: frozen values, each with a constructor from the daemon's JSON.
+
+A daemon newer than the client may add fields; unknown ones are ignored, missing ones that have
+no default are an error naming the type.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import functools
+import stat as stat_bits
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Self
+
+from sandboxd.errors import InternalError
+from sandboxd.protocol import ExitReason
+
+
+class FileType(StrEnum):
+    """Kind of an object in a sandbox's file tree."""
+
+    FILE = "file"
+    DIRECTORY = "directory"
+    SYMLINK = "symlink"
+    FIFO = "fifo"
+    SOCKET = "socket"
+    CHAR_DEVICE = "char_device"
+    BLOCK_DEVICE = "block_device"
+
+
+class SandboxState(StrEnum):
+    """Where a sandbox is in its life."""
+
+    CREATING = "creating"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    GONE = "gone"
+
+
+class _FromJson:
+    """Construction from a JSON object by field name."""
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        if not isinstance(value, Mapping):
+            raise _unreadable(cls, f"expected an object, got {value!r:.200}")
+        names = {each.name for each in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        try:
+            return cls(**{name: item for name, item in value.items() if name in names})
+        except (TypeError, ValueError) as error:
+            raise _unreadable(cls, str(error)) from error
+
+
+def _unreadable(cls: type, cause: str) -> InternalError:
+    return InternalError(
+        f"the daemon's answer is not a {cls.__name__}", operation="read answer", cause=cause
+    )
+
+
+@dataclass(frozen=True)
+class SandboxLimits(_FromJson):
+    """The limits that hold; `disk_bytes` is None where the storage cannot limit a disk."""
+
+    memory_bytes: int
+    pids: int
+    cpu_cores: float
+    disk_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class SandboxInfo(_FromJson):
+    """One sandbox as the daemon knows it."""
+
+    id: str
+    image: str
+    state: SandboxState
+    tenant_uid: int
+    limits: SandboxLimits
+    env: dict[str, str]
+    cwd: str
+    user: str
+    labels: dict[str, str]
+    created_at: float
+    expires_at: float | None = None
+    hostname: str = ""
+    init_pid: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "state", SandboxState(self.state))
+        if not isinstance(self.limits, SandboxLimits):
+            object.__setattr__(self, "limits", SandboxLimits.from_json(self.limits))
+
+    @property
+    def sandbox_id(self) -> str:
+        return self.id
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        return self.labels
+
+    @property
+    def started_at(self) -> dt.datetime:
+        return dt.datetime.fromtimestamp(self.created_at, dt.UTC)
+
+    @property
+    def end_at(self) -> dt.datetime | None:
+        if self.expires_at is None:
+            return None
+        return dt.datetime.fromtimestamp(self.expires_at, dt.UTC)
+
+
+@dataclass(frozen=True)
+class SandboxMetrics(_FromJson):
+    """What a sandbox uses now."""
+
+    memory_bytes: int
+    memory_peak_bytes: int
+    cpu_s: float
+    pids: int
+    disk_bytes: int | None = None
+    oom_kills: int = 0
+    execs_running: int = 0
+
+
+@dataclass(frozen=True)
+class FileEntry(_FromJson):
+    """One object in a sandbox's file tree; of a symbolic link the link itself."""
+
+    name: str
+    path: str
+    type: FileType
+    size_bytes: int
+    mode: int
+    uid: int
+    gid: int
+    mtime: float
+    target: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "type", FileType(self.type))
+
+    @property
+    def permissions(self) -> str:
+        """As `ls -l` shows it, for instance `-rw-r--r--`."""
+        return stat_bits.filemode(_TYPE_BITS[self.type] | stat_bits.S_IMODE(self.mode))
+
+
+_TYPE_BITS = {
+    FileType.FILE: stat_bits.S_IFREG,
+    FileType.DIRECTORY: stat_bits.S_IFDIR,
+    FileType.SYMLINK: stat_bits.S_IFLNK,
+    FileType.FIFO: stat_bits.S_IFIFO,
+    FileType.SOCKET: stat_bits.S_IFSOCK,
+    FileType.CHAR_DEVICE: stat_bits.S_IFCHR,
+    FileType.BLOCK_DEVICE: stat_bits.S_IFBLK,
+}
+
+
+@dataclass(frozen=True)
+class FileListing:
+    """Entries of a directory; `truncated` when there are more than the daemon lists."""
+
+    entries: tuple[FileEntry, ...]
+    truncated: bool = False
+
+
+@dataclass(frozen=True)
+class ImageInfo(_FromJson):
+    """An image in the daemon's store."""
+
+    name: str
+    digest: str = ""
+    size_bytes: int = 0
+    created_at: float = 0.0
+
+
+@dataclass(frozen=True)
+class DaemonInfo(_FromJson):
+    """The daemon and its node. `counters` count since the daemon started."""
+
+    version: str
+    api_version: int
+    kernel: str
+    sandboxes: int
+    counters: dict[str, int] = field(default_factory=dict)
+    limits: dict[str, Any] = field(default_factory=dict)
+    storage_backend: str = ""
+
+
+@dataclass(frozen=True)
+class Started(_FromJson):
+    """The command runs; `pid` is its number inside the sandbox."""
+
+    exec_id: int
+    pid: int
+
+
+@dataclass(frozen=True)
+class Exit(_FromJson):
+    """How a command ended. `exit_code` is None when a signal ended it."""
+
+    exit_code: int | None
+    signal: int | None
+    reason: ExitReason
+    stdout_bytes: int = 0
+    stderr_bytes: int = 0
+    truncated: bool = False
+    duration_s: float = 0.0
+    user_cpu_s: float = 0.0
+    system_cpu_s: float = 0.0
+    max_rss_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", ExitReason(self.reason))
+
+    @property
+    def shell_code(self) -> int:
+        """One number, as a shell would report it: 128 + signal for a command that was killed."""
+        if self.exit_code is not None:
+            return self.exit_code
+        return 128 + self.signal if self.signal is not None else 255
+
+
+@dataclass(frozen=True)
+class Output:
+    """A piece of what a command wrote, exactly as it wrote it."""
+
+    stream: str
+    data: bytes
+
+
+@dataclass(frozen=True)
+class CommandResult:
+    """A command that ended, with its output as exact bytes and as text."""
+
+    stdout_bytes: bytes
+    stderr_bytes: bytes
+    exit: Exit
+
+    @functools.cached_property
+    def stdout(self) -> str:
+        """Standard output as UTF-8; what is not UTF-8 shows as U+FFFD."""
+        return self.stdout_bytes.decode("utf-8", "replace")
+
+    @functools.cached_property
+    def stderr(self) -> str:
+        return self.stderr_bytes.decode("utf-8", "replace")
+
+    @property
+    def exit_code(self) -> int:
+        return self.exit.shell_code
+
+    @property
+    def reason(self) -> ExitReason:
+        return self.exit.reason
+
+    @property
+    def signal(self) -> int | None:
+        return self.exit.signal
+
+    @property
+    def truncated(self) -> bool:
+        return self.exit.truncated
+
+    @property
+    def duration_s(self) -> float:
+        return self.exit.duration_s
+
+    @property
+    def ok(self) -> bool:
+        return self.exit.reason is ExitReason.EXITED and self.exit.exit_code == 0
