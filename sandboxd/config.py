@@ -20,7 +20,10 @@ from sandboxd.errors import InvalidRequest
 
 DEFAULT_CONFIG_FILE = Path("/etc/venus/sandboxd.toml")
 ENVIRONMENT_PREFIX = "VENUS_"
-KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+GIB = 1 << 30
+
+# The address of a Unix socket holds 107 bytes; the longest is RUN_DIR/sandboxes/ID/init.sock.
+_MAX_RUN_DIR_BYTES = 64
 
 StorageBackend = Literal["auto", "btrfs", "plain"]
 
@@ -50,8 +53,6 @@ class Config:
     max_queued_creates: int = 512
     """Creates beyond this wait in the client: the answer is `limit_exceeded`."""
     max_execs_per_sandbox: int = 64
-    max_output_buffer_bytes: int = 256 * KIB
-    """Output of one exec that may wait in the daemon for a slow reader."""
 
     default_memory_bytes: int = 1 * GIB
     default_pids: int = 512
@@ -80,6 +81,8 @@ class Config:
         for name in ("state_dir", "run_dir"):
             if not getattr(self, name).is_absolute():
                 raise _wrong(name, getattr(self, name), "must be an absolute path")
+        if len(os.fsencode(self.run_dir)) > _MAX_RUN_DIR_BYTES:
+            raise _wrong("run_dir", self.run_dir, f"longer than {_MAX_RUN_DIR_BYTES} bytes")
         if "/" in self.cgroup_parent or self.cgroup_parent in ("", ".", ".."):
             raise _wrong("cgroup_parent", self.cgroup_parent, "must be one path component")
 

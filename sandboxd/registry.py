@@ -46,7 +46,7 @@ class SandboxRecord:
     generation: int = 0
     """How many daemons adopted it; the upper half of its exec ids, so that none comes twice."""
     env: dict[str, str] = field(default_factory=dict)
-    cwd: str = "/root"
+    cwd: str = ""
     user: str = ""
     labels: dict[str, str] = field(default_factory=dict)
 

@@ -47,7 +47,9 @@ class CreateSandboxRequest(_Body):
     image: ImageName = "base"
     limits: LimitsRequest = LimitsRequest()
     env: dict[EnvName, EnvValue] = Field(default_factory=dict, max_length=MAX_ENV_ENTRIES)
-    cwd: AbsolutePath = "/root"
+    cwd: Annotated[str, StringConstraints(pattern=r"^(/[^\x00]*)?$", max_length=4095)] = Field(
+        default="", description="of commands that name none; empty: the user's home"
+    )
     user: UserName = ""
     hostname: Hostname | None = None
     ttl_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
