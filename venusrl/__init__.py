@@ -1,0 +1,1 @@
+"""Agentic reinforcement learning: tasks, episodes, policy and training."""

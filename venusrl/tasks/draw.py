@@ -1,0 +1,74 @@
+"""Draws the names, contents and directory shape of one task from its split's pools.
+
+Directory shapes are disjoint between splits twice over:
+
+- the directory that a prompt names is one or three deep in warm-up and training, two deep in
+  held-out tasks (between, so that a policy which copies paths need not extrapolate);
+- beside it stands a directory of empty directories whose number belongs to one split only, so
+  that no two splits ever share a whole tree.
+"""
+
+import random
+from collections.abc import Mapping
+
+from venusrl.tasks import words
+from venusrl.tasks.task import Split
+
+DIRECTORY_DEPTHS: Mapping[Split, tuple[int, ...]] = {
+    "warmup": (1, 3),
+    "train": (1, 3),
+    "held_out": (2,),
+}
+EMPTY_DIRECTORIES: Mapping[Split, tuple[int, ...]] = {
+    "warmup": (2, 5),
+    "train": (3, 6),
+    "held_out": (4, 7),
+}
+
+
+class Draw:
+    """A source of facts for one task; no word comes twice."""
+
+    def __init__(self, split: Split, rng: random.Random) -> None:
+        self.split = split
+        self.rng = rng
+        self._used: set[str] = set()
+
+    def word(self) -> str:
+        return self._fresh(words.draw_word)
+
+    def words(self, count: int) -> list[str]:
+        return [self.word() for _ in range(count)]
+
+    def directory(self) -> str:
+        """A path of the split's depth."""
+        depth = self.rng.choice(DIRECTORY_DEPTHS[self.split])
+        return "/".join(self._fresh(words.draw_directory_name) for _ in range(depth))
+
+    def clutter(self) -> str:
+        """Directories that stand beside the task's own, separated by blanks."""
+        side = self._fresh(words.draw_directory_name)
+        count = self.rng.choice(EMPTY_DIRECTORIES[self.split])
+        return " ".join(f"{side}/{self.word()}" for _ in range(count))
+
+    def mode(self) -> str:
+        return self.rng.choice(words.modes(self.split))
+
+    def longer(self, word: str) -> str:
+        """A word of the same split that begins with ``word``."""
+        while True:
+            longer = word + words.draw_directory_name(self.split, self.rng)
+            if words.split_of(longer) == self.split and longer not in self._used:
+                self._used.add(longer)
+                return longer
+
+    def text(self, lines: int, words_per_line: int = 1) -> str:
+        """Lines of words, each line ending in a newline."""
+        return "".join(" ".join(self.words(words_per_line)) + "\n" for _ in range(lines))
+
+    def _fresh(self, draw: "words.DrawWord") -> str:
+        while True:
+            word = draw(self.split, self.rng)
+            if word not in self._used:
+                self._used.add(word)
+                return word
