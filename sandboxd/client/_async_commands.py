@@ -21,7 +21,7 @@ from sandboxd.client._exec import (
     checked,
 )
 from sandboxd.client._transport import EXEC_GRACE_S, AsyncTransport
-from sandboxd.client.types import CommandResult, Output, Started
+from sandboxd.client.types import CommandResult, Exit, Output, Started
 from sandboxd.errors import VenusError
 from sandboxd.protocol import MAX_INLINE_STDIN_BYTES, StdinMode
 
@@ -76,6 +76,13 @@ class AsyncCommandHandle:
     def exec_id(self) -> int:
         return self._started.exec_id
 
+    @property
+    def exit(self) -> Exit:
+        """How the command ended; only once its output has been read to the end."""
+        if self._stream.exit is None:
+            raise RuntimeError("the command's output has not been read to its end")
+        return self._stream.exit
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -111,9 +118,8 @@ class AsyncCommandHandle:
         for name, callback in callbacks.items():
             await _tell(callback, collector.finish(name))
         await self.disconnect()
-        assert self._stream.exit is not None, "ExecStream.end raises without an exit"
         return checked(
-            collector.result(self._stream.exit), self._call, timeout_s=self._timeout_s, check=check
+            collector.result(self.exit), self._call, timeout_s=self._timeout_s, check=check
         )
 
     async def send_stdin(self, data: AsyncData, *, eof: bool = False) -> None:
@@ -127,6 +133,10 @@ class AsyncCommandHandle:
     async def close_stdin(self) -> None:
         """The command reads end of file."""
         await self.send_stdin(b"", eof=True)
+
+    def feeding(self, data: AsyncData) -> contextlib.AbstractAsyncContextManager[None]:
+        """While the block reads the output, a task sends `data` and then end of file."""
+        return _Feeder(self, data)
 
     async def send_signal(self, number: int, *, whole_tree: bool = False) -> None:
         await self._transport.call(
@@ -239,7 +249,7 @@ class AsyncCommands:
         ) as handle:
             if mode is not StdinMode.STREAM or stdin is None:
                 return await handle.wait(on_stdout=on_stdout, on_stderr=on_stderr, check=check)
-            async with _Feeder(handle, stdin):
+            async with handle.feeding(stdin):
                 return await handle.wait(on_stdout=on_stdout, on_stderr=on_stderr, check=check)
 
     async def _start(
@@ -268,7 +278,7 @@ class AsyncCommands:
         return await AsyncCommandHandle(self._transport, self._sandbox_id, call, timeout_s)._start()
 
 
-class _Feeder:
+class _Feeder(contextlib.AbstractAsyncContextManager[None]):
     """Sends a command's input in a task while its output is read.
 
     The daemon's refusal to take more (the command closed its input, or ended) is not an error, as

@@ -20,7 +20,7 @@ from sandboxd.client._exec import (
     checked,
 )
 from sandboxd.client._transport import EXEC_GRACE_S, SyncTransport
-from sandboxd.client.types import CommandResult, Output, Started
+from sandboxd.client.types import CommandResult, Exit, Output, Started
 from sandboxd.errors import VenusError
 from sandboxd.protocol import MAX_INLINE_STDIN_BYTES, StdinMode
 
@@ -69,6 +69,13 @@ class CommandHandle:
     def exec_id(self) -> int:
         return self._started.exec_id
 
+    @property
+    def exit(self) -> Exit:
+        """How the command ended; only once its output has been read to the end."""
+        if self._stream.exit is None:
+            raise RuntimeError("the command's output has not been read to its end")
+        return self._stream.exit
+
     def __enter__(self) -> Self:
         return self
 
@@ -108,9 +115,8 @@ class CommandHandle:
             if callback is not None and rest:
                 callback(rest)
         self.disconnect()
-        assert self._stream.exit is not None, "ExecStream.end raises without an exit"
         return checked(
-            collector.result(self._stream.exit), self._call, timeout_s=self._timeout_s, check=check
+            collector.result(self.exit), self._call, timeout_s=self._timeout_s, check=check
         )
 
     def send_stdin(self, data: Data, *, eof: bool = False) -> None:
@@ -124,6 +130,10 @@ class CommandHandle:
     def close_stdin(self) -> None:
         """The command reads end of file."""
         self.send_stdin(b"", eof=True)
+
+    def feeding(self, data: Data) -> contextlib.AbstractContextManager[None]:
+        """While the block reads the output, a second thread sends `data` and then end of file."""
+        return _Feeder(self, data)
 
     def send_signal(self, number: int, *, whole_tree: bool = False) -> None:
         self._transport.call(
@@ -227,7 +237,7 @@ class Commands:
         ) as handle:
             if mode is not StdinMode.STREAM or stdin is None:
                 return handle.wait(on_stdout=on_stdout, on_stderr=on_stderr, check=check)
-            with _Feeder(handle, stdin):
+            with handle.feeding(stdin):
                 return handle.wait(on_stdout=on_stdout, on_stderr=on_stderr, check=check)
 
     def _start(
@@ -256,7 +266,7 @@ class Commands:
         return CommandHandle(self._transport, self._sandbox_id, call, timeout_s)
 
 
-class _Feeder:
+class _Feeder(contextlib.AbstractContextManager[None]):
     """Sends a command's input from a second thread while the first reads its output.
 
     One thread for both would deadlock as soon as both pipes are full. The daemon's refusal to

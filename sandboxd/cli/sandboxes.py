@@ -1,0 +1,176 @@
+"""create, ls, rm, stats."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+
+import click
+
+from sandboxd.cli.units import DURATION, SIZE, parse_pairs, show_duration, show_size, table
+from sandboxd.client import Daemon, Sandbox, SandboxInfo, SandboxMetrics, VenusError
+from sandboxd.errors import NotFound, SandboxGone
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.command()
+@click.option("--image", default="base", show_default=True, help="Image to start from.")
+@click.option("--memory", type=SIZE, help="Memory limit, for instance 512M.")
+@click.option("--cpus", type=click.FloatRange(min=0, min_open=True), help="CPU limit in cores.")
+@click.option("--pids", type=click.IntRange(min=1), help="Limit on processes and threads.")
+@click.option("--disk", type=SIZE, help="Limit on what it writes, for instance 2G.")
+@click.option("--ttl", type=DURATION, help="Kill it after this time, for instance 90s or 1h.")
+@click.option("-e", "--env", multiple=True, metavar="NAME=VALUE", help="Environment of commands.")
+@click.option("-w", "--workdir", help="Working directory of commands.")
+@click.option("-u", "--user", help="User of commands: a name, UID or UID:GID of the image.")
+@click.option("--hostname", help="Host name inside.")
+@click.option("-l", "--label", multiple=True, metavar="NAME=VALUE", help="Label, for ls.")
+@as_json
+@click.pass_obj
+def create(
+    socket: str,
+    image: str,
+    memory: int | None,
+    cpus: float | None,
+    pids: int | None,
+    disk: int | None,
+    ttl: float | None,
+    env: tuple[str, ...],
+    workdir: str | None,
+    user: str | None,
+    hostname: str | None,
+    label: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Make a sandbox and print its id. It runs until rm, or for --ttl."""
+    sandbox = Sandbox.create(
+        image,
+        memory_bytes=memory,
+        pids=pids,
+        cpu_cores=cpus,
+        disk_bytes=disk,
+        envs=parse_pairs(env, "--env"),
+        cwd=workdir,
+        user=user,
+        hostname=hostname,
+        timeout=ttl,
+        metadata=parse_pairs(label, "--label"),
+        socket=socket,
+    )
+    sandbox.close()
+    click.echo(json.dumps(dataclasses.asdict(sandbox.info)) if as_json else sandbox.sandbox_id)
+
+
+@click.command()
+@click.option("-q", "--quiet", is_flag=True, help="Print ids only.")
+@click.option("-l", "--label", multiple=True, metavar="NAME=VALUE", help="Only those with it.")
+@as_json
+@click.pass_obj
+def ls(socket: str, quiet: bool, label: tuple[str, ...], as_json: bool) -> None:
+    """List your sandboxes; root sees everybody's."""
+    found = Sandbox.list(parse_pairs(label, "--label"), socket=socket)
+    if as_json:
+        click.echo(json.dumps([dataclasses.asdict(info) for info in found]))
+    elif quiet:
+        for info in found:
+            click.echo(info.id)
+    else:
+        click.echo(table(_LS_HEADER, [_ls_row(info, time.time()) for info in found]))
+
+
+_LS_HEADER = ("ID", "IMAGE", "STATE", "AGE", "LEFT", "MEMORY", "CPUS", "UID", "LABELS")
+
+
+def _ls_row(info: SandboxInfo, now: float) -> tuple[str, ...]:
+    return (
+        info.id,
+        info.image,
+        info.state.value,
+        show_duration(now - info.created_at),
+        show_duration(None if info.expires_at is None else info.expires_at - now),
+        show_size(info.limits.memory_bytes),
+        f"{info.limits.cpu_cores:g}",
+        str(info.tenant_uid),
+        ",".join(f"{name}={value}" for name, value in sorted(info.labels.items())) or "-",
+    )
+
+
+@click.command()
+@click.argument("sandbox_ids", metavar="SANDBOX...", nargs=-1)
+@click.option("-a", "--all", "everything", is_flag=True, help="Kill all that ls shows.")
+@click.pass_obj
+def rm(socket: str, sandbox_ids: tuple[str, ...], everything: bool) -> None:
+    """Kill sandboxes and delete their files."""
+    if everything == bool(sandbox_ids):
+        raise click.UsageError("name the sandboxes, or give --all")
+    if everything:
+        sandbox_ids = tuple(info.id for info in Sandbox.list(socket=socket))
+    failed = False
+    for sandbox_id in sandbox_ids:
+        try:
+            sandbox = Sandbox.connect(sandbox_id, socket=socket)
+            with sandbox:
+                pass
+            click.echo(sandbox_id)
+        except (NotFound, SandboxGone) as error:
+            # With --all it may have ended by itself since it was listed.
+            if not everything:
+                failed = True
+                click.echo(f"venus-sandbox: {error}", err=True)
+        except VenusError as error:
+            failed = True
+            click.echo(f"venus-sandbox: {error}", err=True)
+    if failed:
+        raise click.exceptions.Exit(1)
+
+
+@click.command()
+@click.argument("sandbox_ids", metavar="[SANDBOX...]", nargs=-1)
+@as_json
+@click.pass_obj
+def stats(socket: str, sandbox_ids: tuple[str, ...], as_json: bool) -> None:
+    """Show what sandboxes use now; without arguments all of them, and the daemon's counters."""
+    with Daemon(socket) as daemon:
+        daemon_info = daemon.info()
+        found = daemon.list_sandboxes()
+    figures = {}
+    for info in found:
+        if sandbox_ids and info.id not in sandbox_ids:
+            continue
+        try:
+            sandbox = Sandbox.connect(info.id, socket=socket)
+            try:
+                figures[info.id] = sandbox.metrics()
+            finally:
+                sandbox.close()
+        except (NotFound, SandboxGone):
+            continue
+    missing = [each for each in sandbox_ids if each not in figures]
+    if as_json:
+        sandboxes = {each: dataclasses.asdict(value) for each, value in figures.items()}
+        click.echo(json.dumps({"daemon": dataclasses.asdict(daemon_info), "sandboxes": sandboxes}))
+    else:
+        click.echo(table(_STATS_HEADER, [_stats_row(*item) for item in figures.items()]))
+        if not sandbox_ids:
+            counters = daemon_info.counters.items()
+            click.echo("\n" + "  ".join(f"{name} {value}" for name, value in counters))
+    if missing:
+        raise click.ClickException(f"no such sandbox: {', '.join(missing)}")
+
+
+_STATS_HEADER = ("ID", "MEMORY", "PEAK", "CPU", "PIDS", "DISK", "EXECS", "OOM KILLS")
+
+
+def _stats_row(sandbox_id: str, metrics: SandboxMetrics) -> tuple[str, ...]:
+    return (
+        sandbox_id,
+        show_size(metrics.memory_bytes),
+        show_size(metrics.memory_peak_bytes),
+        f"{metrics.cpu_s:.2f}s",
+        str(metrics.pids),
+        show_size(metrics.disk_bytes),
+        str(metrics.execs_running),
+        str(metrics.oom_kills),
+    )
