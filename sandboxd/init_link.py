@@ -304,8 +304,9 @@ class InitLink:
 
     def _peer_gone(self) -> None:
         notify, self.on_close = self.on_close, lambda: None
+        # First the owner, so that whoever waits for an answer finds the reason recorded.
+        notify()
         self._shut()
-        self._loop.call_soon(notify)
 
     def _shut(self) -> None:
         if self._closed:
