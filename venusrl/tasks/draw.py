@@ -11,8 +11,8 @@ Directory shapes are disjoint between splits twice over:
 import random
 from collections.abc import Mapping
 
-from venusrl.tasks import words
 from venusrl.tasks.task import Split
+from venusrl.tasks.words import DrawWord, draw_directory_name, draw_word, modes, split_of
 
 DIRECTORY_DEPTHS: Mapping[Split, tuple[int, ...]] = {
     "warmup": (1, 3),
@@ -35,7 +35,7 @@ class Draw:
         self._used: set[str] = set()
 
     def word(self) -> str:
-        return self._fresh(words.draw_word)
+        return self._fresh(draw_word)
 
     def words(self, count: int) -> list[str]:
         return [self.word() for _ in range(count)]
@@ -43,22 +43,22 @@ class Draw:
     def directory(self) -> str:
         """A path of the split's depth."""
         depth = self.rng.choice(DIRECTORY_DEPTHS[self.split])
-        return "/".join(self._fresh(words.draw_directory_name) for _ in range(depth))
+        return "/".join(self._fresh(draw_directory_name) for _ in range(depth))
 
     def clutter(self) -> str:
         """Directories that stand beside the task's own, separated by blanks."""
-        side = self._fresh(words.draw_directory_name)
+        side = self._fresh(draw_directory_name)
         count = self.rng.choice(EMPTY_DIRECTORIES[self.split])
         return " ".join(f"{side}/{self.word()}" for _ in range(count))
 
     def mode(self) -> str:
-        return self.rng.choice(words.modes(self.split))
+        return self.rng.choice(modes(self.split))
 
     def longer(self, word: str) -> str:
         """A word of the same split that begins with ``word``."""
         while True:
-            longer = word + words.draw_directory_name(self.split, self.rng)
-            if words.split_of(longer) == self.split and longer not in self._used:
+            longer = word + draw_directory_name(self.split, self.rng)
+            if split_of(longer) == self.split and longer not in self._used:
                 self._used.add(longer)
                 return longer
 
@@ -66,7 +66,7 @@ class Draw:
         """Lines of words, each line ending in a newline."""
         return "".join(" ".join(self.words(words_per_line)) + "\n" for _ in range(lines))
 
-    def _fresh(self, draw: "words.DrawWord") -> str:
+    def _fresh(self, draw: DrawWord) -> str:
         while True:
             word = draw(self.split, self.rng)
             if word not in self._used:
