@@ -22,6 +22,7 @@ _ffi.cdef(
     int mount(const char *source, const char *target, const char *type, unsigned long flags,
               const void *data);
     int umount2(const char *target, int flags);
+    int syncfs(int fd);
     """
 )
 _libc = _ffi.dlopen(None)
@@ -91,3 +92,13 @@ def unmount(target: Path) -> None:
     """umount2(2), never lazily: a lazy unmount would hide that somebody still uses the tree."""
     if _libc.umount2(os.fsencode(target), UMOUNT_NOFOLLOW):
         raise OSError(_ffi.errno, os.strerror(_ffi.errno), str(target))
+
+
+def sync_filesystem(path: Path) -> None:
+    """syncfs(2): all that was written to the filesystem of `path` is on its disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if _libc.syncfs(descriptor):
+            raise OSError(_ffi.errno, os.strerror(_ffi.errno), str(path))
+    finally:
+        os.close(descriptor)

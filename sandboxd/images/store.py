@@ -1,0 +1,198 @@
+"""The images of a node.
+
+An image is a volume `images/<name>` with `image.json` and `rootfs/`. It is written as a volume of
+the collection `incoming`, flushed, then renamed: a name either has the whole image or none. Images
+never change afterwards; a sandbox has them mounted as an overlay's lower layer.
+
+Lock order: `_lock` is a leaf and guards only the two dictionaries; no file operation is done under
+it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from sandboxd.errors import Conflict, ImageNotFound, InvalidRequest
+from sandboxd.images import debian
+from sandboxd.images.sources import write_directory, write_tar
+from sandboxd.images.tree_writer import TreeWriter
+from sandboxd.storage import Collection, VolumeStore
+from sandboxd.storage.mounts import sync_filesystem
+from sandboxd.storage.volumes import storage_errors
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True)
+class Image:
+    """What is known of one image."""
+
+    name: str
+    source: str
+    digest: str | None
+    """Of the stream that the image was made from; None for a copied directory."""
+    size_bytes: int
+    entries: int
+    created_at: float
+
+
+class ImageStore:
+    """Blocking; every method may be called from any thread once `open` has returned."""
+
+    def __init__(self, volumes: VolumeStore) -> None:
+        self._volumes = volumes
+        self._lock = threading.Lock()
+        self._users: Counter[str] = Counter()
+        self._busy: set[str] = set()
+
+    def open(self) -> None:
+        """Remove what imports left that were cut off."""
+        for token in self._volumes.names(Collection.INCOMING):
+            self._volumes.remove(Collection.INCOMING, token)
+
+    def get(self, name: str) -> Image:
+        """Raises `ImageNotFound`."""
+        path = self._path(name)
+        try:
+            return Image(**json.loads((path / "image.json").read_text()))
+        except FileNotFoundError:
+            raise ImageNotFound(
+                "there is no such image", operation="find image", object=name
+            ) from None
+
+    def list(self) -> list[Image]:
+        """All images, by name."""
+        found = []
+        for name in sorted(self._volumes.names(Collection.IMAGES)):
+            try:
+                found.append(self.get(name))
+            except ImageNotFound:  # removed meanwhile
+                continue
+        return found
+
+    def acquire(self, name: str) -> Path:
+        """Its root filesystem, which stays until `release`."""
+        with self._lock:
+            if name in self._busy:
+                raise ImageNotFound(
+                    "the image is being removed", operation="use image", object=name
+                )
+            self._users[name] += 1
+        try:
+            root = self._path(name) / "rootfs"
+            if not root.is_dir():
+                raise ImageNotFound("there is no such image", operation="use image", object=name)
+        except BaseException:
+            self.release(name)
+            raise
+        return root
+
+    def release(self, name: str) -> None:
+        """Undo one `acquire`."""
+        with self._lock:
+            self._users[name] -= 1
+            if self._users[name] <= 0:
+                del self._users[name]
+
+    def remove(self, name: str) -> None:
+        """Raises `Conflict` while a sandbox uses the image."""
+        self.get(name)
+        self._claim(name, "remove image")
+        try:
+            self._volumes.remove(Collection.IMAGES, name)
+        finally:
+            self._unclaim(name)
+
+    def import_tar(self, name: str, stream: BinaryIO) -> Image:
+        """From a plain or gzip tar of a root filesystem."""
+        return self._import(name, "tar", lambda writer: write_tar(stream, writer))
+
+    def import_directory(self, name: str, path: Path) -> Image:
+        """From a directory of the host."""
+
+        def fill(writer: TreeWriter) -> None:
+            write_directory(path, writer)
+
+        return self._import(name, f"directory {path}", fill)
+
+    def build_base(
+        self,
+        name: str,
+        suite: str | None,
+        packages: Sequence[str] | None,
+        on_line: Callable[[str], None],
+    ) -> Image:
+        """From the Debian archive, over the host's network; progress goes to `on_line`."""
+        suite = suite or debian.DEFAULT_SUITE
+        wanted = debian.DEFAULT_PACKAGES if packages is None else tuple(packages)
+
+        def fill(writer: TreeWriter) -> str:
+            with debian.bootstrap(suite, wanted, on_line) as stream:
+                return write_tar(stream, writer)
+
+        return self._import(name, f"mmdebstrap {suite} {' '.join(wanted)}".strip(), fill)
+
+    def _import(self, name: str, source: str, fill: Callable[[TreeWriter], str | None]) -> Image:
+        target = self._path(name)
+        self._claim(name, "import image")
+        token = uuid.uuid4().hex
+        try:
+            if target.exists():
+                raise Conflict("the image exists", operation="import image", object=name)
+            with storage_errors("import image", name):
+                incoming = self._volumes.create(Collection.INCOMING, token, None)
+                (incoming / "rootfs").mkdir(mode=0o755)
+                with TreeWriter(incoming / "rootfs") as writer:
+                    digest = fill(writer)
+                    writer.finish()
+                    image = Image(
+                        name, source, digest, writer.size_bytes, writer.entries, time.time()
+                    )
+                (incoming / "image.json").write_text(json.dumps(asdict(image)))
+                sync_filesystem(incoming)
+                self._volumes.rename((Collection.INCOMING, token), (Collection.IMAGES, name))
+        except BaseException:
+            self._volumes.remove(Collection.INCOMING, token)
+            raise
+        finally:
+            self._unclaim(name)
+        return image
+
+    def _claim(self, name: str, operation: str) -> None:
+        """One import or removal of a name at a time, and none while it is in use."""
+        with self._lock:
+            if name in self._busy:
+                raise Conflict(
+                    "the image is being imported or removed", operation=operation, object=name
+                )
+            if self._users[name] > 0:
+                raise Conflict(
+                    "the image is in use",
+                    operation=operation,
+                    object=name,
+                    cause=f"{self._users[name]} sandboxes have it as their root",
+                )
+            self._busy.add(name)
+
+    def _unclaim(self, name: str) -> None:
+        with self._lock:
+            self._busy.discard(name)
+
+    def _path(self, name: str) -> Path:
+        if not _NAME.fullmatch(name):
+            raise InvalidRequest(
+                "not a name of an image",
+                operation="find image",
+                object=name[:80],
+                cause="lower case letters, digits, dot, dash and underscore, at most 64",
+            )
+        return self._volumes.path(Collection.IMAGES, name)
