@@ -50,6 +50,8 @@ class ExecStream:
     def _event(self, frame: Frame) -> Event:
         if self.exit is not None:
             raise ProtocolError(f"{frame.type.name} frame after EXIT")
+        if self.started is None and frame.type not in (FrameType.STARTED, FrameType.ERROR):
+            raise ProtocolError(f"{frame.type.name} frame before STARTED")
         stream = _STREAMS.get(frame.type)
         if stream is not None:
             return Output(stream, frame.payload)
