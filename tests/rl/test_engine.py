@@ -1,0 +1,138 @@
+"""The engine against transformers, with real vLLM and small random models."""
+
+import asyncio
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from venusrl.engine import (
+    EngineConfig,
+    EngineError,
+    FinishReason,
+    LogprobMismatch,
+    VllmEngine,
+    compare_logprobs,
+)
+
+pytestmark = [pytest.mark.rl, pytest.mark.timeout(240)]
+
+VOCABULARY = 192
+PROMPTS = [[5, 9, 33, 70, 71], list(range(20, 60)), [3] * 7 + [100, 101]]
+
+
+def random_model(directory: Path, seed: int, *, tied: bool) -> Qwen3ForCausalLM:
+    torch.manual_seed(seed)
+    model = Qwen3ForCausalLM(
+        Qwen3Config(
+            vocab_size=VOCABULARY,
+            hidden_size=96,
+            intermediate_size=160,
+            num_hidden_layers=2,
+            num_attention_heads=3,
+            num_key_value_heads=3,
+            head_dim=32,
+            max_position_embeddings=512,
+            tie_word_embeddings=tied,
+            eos_token_id=1,
+            pad_token_id=0,
+            dtype="float32",
+        )
+    ).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                # Far from uniform, so that wrong weights show.
+                parameter.mul_(4.0)
+    model.save_pretrained(str(directory))
+    return model
+
+
+def logprobs_of(model: Qwen3ForCausalLM) -> Callable[[Sequence[int]], list[float]]:
+    def compute(token_ids: Sequence[int]) -> list[float]:
+        ids = torch.tensor([list(token_ids)])
+        with torch.no_grad():
+            table = torch.log_softmax(model(input_ids=ids).logits[0], dim=-1)
+        return [0.0, *table[:-1].gather(1, ids[0, 1:, None])[:, 0].tolist()]
+
+    return compute
+
+
+async def largest_difference(engine: VllmEngine, model: Qwen3ForCausalLM) -> float:
+    probes = await asyncio.gather(*(engine.probe(ids, max_tokens=12) for ids in PROMPTS))
+    return compare_logprobs(probes, logprobs_of(model), version=engine.version, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+def test_weights_pushed_there_and_back_give_the_trainers_logprobs(
+    tmp_path: Path, tied: bool
+) -> None:
+    first = random_model(tmp_path / "a", 1, tied=tied)
+    second = random_model(tmp_path / "b", 2, tied=tied)
+
+    async def scenario() -> None:
+        engine = await VllmEngine.start(tmp_path / "a", EngineConfig(max_model_len=512))
+        try:
+            assert await largest_difference(engine, first) < 1e-4
+            # There and back: a push that changes nothing would pass the way back alone.
+            for version, (name, model) in enumerate(
+                [("b", second), ("a", first), ("b", second)], start=1
+            ):
+                await engine.push_weights(tmp_path / name, version)
+                assert await largest_difference(engine, model) < 1e-4
+            with pytest.raises(LogprobMismatch, match="after pushing version 3"):
+                await largest_difference(engine, first)
+            await generation_across_a_push(engine, tmp_path, first, second)
+            await stop_tokens_and_greedy_decoding(engine, first)
+            with pytest.raises(EngineError, match="not newer"):
+                await engine.push_weights(tmp_path / "a", engine.version)
+        finally:
+            engine.close()
+
+    asyncio.run(scenario())
+    # Blocked while the engine's processes start, so that they inherit it; never afterwards.
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+async def generation_across_a_push(
+    engine: VllmEngine, directory: Path, first: Qwen3ForCausalLM, second: Qwen3ForCausalLM
+) -> None:
+    """A request under way at a push keeps its tokens; later ones are of the new weights."""
+    before = engine.version
+    running = asyncio.create_task(engine.generate(PROMPTS[0], max_tokens=480, stop_token_ids=[]))
+    await asyncio.sleep(0.3)
+    await engine.push_weights(directory / "a", before + 1)
+    done = await running
+    turn = done.versions.index(before + 1)
+    assert 0 < turn < 480, "the push fell outside the generation; nothing was tested"
+    assert done.versions == [before] * turn + [before + 1] * (480 - turn)
+    sequence = [*PROMPTS[0], *done.token_ids]
+    skip = len(PROMPTS[0])
+    for model, part in ((second, slice(0, turn)), (first, slice(turn, None))):
+        expected = logprobs_of(model)(sequence)[skip:][part]
+        assert done.logprobs[part] == pytest.approx(expected, abs=1e-4)
+
+
+async def stop_tokens_and_greedy_decoding(engine: VllmEngine, model: Qwen3ForCausalLM) -> None:
+    greedy = await engine.generate(PROMPTS[1], max_tokens=8, stop_token_ids=[], temperature=0.0)
+    assert greedy.finish_reason is FinishReason.LENGTH
+    with torch.no_grad():
+        ids = torch.tensor([PROMPTS[1]])
+        assert greedy.token_ids[0] == int(model(input_ids=ids).logits[0, -1].argmax())
+    # The stop token is part of what was produced, with its logprob.
+    stop = greedy.token_ids[3]
+    cut = greedy.token_ids.index(stop) + 1
+    stopped = await engine.generate(
+        PROMPTS[1], max_tokens=8, stop_token_ids=[stop], temperature=0.0
+    )
+    assert stopped.finish_reason is FinishReason.STOP
+    assert stopped.token_ids == greedy.token_ids[:cut]
+    assert stopped.logprobs == pytest.approx(greedy.logprobs[:cut], abs=1e-5)
+
+
+def test_a_model_that_is_not_there_is_an_engine_error(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="start the engine on"):
+        asyncio.run(VllmEngine.start(tmp_path / "missing", EngineConfig()))

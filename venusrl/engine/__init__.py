@@ -1,0 +1,16 @@
+"""Generation with vLLM: token ids in, token ids with logprobs and weight versions out."""
+
+from venusrl.engine.generation import EngineError, FinishReason, Generation, Probe
+from venusrl.engine.probe import LogprobMismatch, compare_logprobs
+from venusrl.engine.vllm_engine import EngineConfig, VllmEngine
+
+__all__ = [
+    "EngineConfig",
+    "EngineError",
+    "FinishReason",
+    "Generation",
+    "LogprobMismatch",
+    "Probe",
+    "VllmEngine",
+    "compare_logprobs",
+]

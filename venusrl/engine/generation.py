@@ -1,0 +1,53 @@
+"""What an engine returns. No vLLM here: episodes and their tests need only this."""
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class EngineError(Exception):
+    """The engine could not start, died, or refused a request.
+
+    Ends a run; unlike a broken sandbox it is never the failure of one episode.
+    """
+
+
+class FinishReason(enum.Enum):
+    STOP = "stop"
+    LENGTH = "length"
+
+
+@dataclass(frozen=True)
+class Generation:
+    """The sampled tokens exactly as produced, a stop token included.
+
+    ``logprobs[i]`` is the natural logprob of ``token_ids[i]`` under the untempered distribution,
+    ``versions[i]`` the number of the weights that produced it.
+    """
+
+    token_ids: list[int]
+    logprobs: list[float]
+    versions: list[int]
+    finish_reason: FinishReason
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A prompt with its continuation; ``logprobs[0]`` is 0, the first token has none."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+
+
+class Generator(Protocol):
+    """The part of an engine that an episode uses."""
+
+    async def generate(
+        self,
+        token_ids: Sequence[int],
+        *,
+        max_tokens: int,
+        stop_token_ids: Sequence[int],
+        temperature: float = 1.0,
+    ) -> Generation: ...
