@@ -15,6 +15,7 @@ import contextlib
 import os
 import signal as signals
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from sandboxd.errors import ExecFailed, InvalidRequest, LimitExceeded, VenusError, errno_text
 from sandboxd.exec_outcome import may_be_oom
@@ -26,11 +27,17 @@ from sandboxd.init_protocol import (
     ExecStep,
     Exited,
     Failed,
+    FdBit,
     ProtocolError,
 )
-from sandboxd.launch import LaunchedSandbox
 from sandboxd.pipes import InputPipe, OutputPipe
 from sandboxd.sandbox import LiveSandbox
+
+if TYPE_CHECKING:
+    from sandboxd.launch import LaunchedSandbox
+
+# How long the end of a stream may take once its sandbox is gone.
+_LAST_WORDS_S = 5.0
 
 _STEP_TEXTS = {
     ExecStep.REQUEST: "init refused the request",
@@ -39,7 +46,6 @@ _STEP_TEXTS = {
     ExecStep.CREDENTIALS: "the user could not be taken on",
     ExecStep.CWD: "the working directory cannot be entered",
     ExecStep.EXEC: "the program cannot be executed",
-    ExecStep.ABORTED: "it was killed before it began",
 }
 
 
@@ -58,6 +64,8 @@ class RunningExec:
         self.lost = False
         self.oom_kills_before = 0
         self.feeder: asyncio.Task[None] | None = None
+        self.consumer: asyncio.Task[Any] | None = None
+        """The task that forwards the output; cancelling one that is done does nothing."""
         self._detached = False
         self._wake = asyncio.Event()
         sandbox.execs[exec_id] = self
@@ -83,6 +91,9 @@ class RunningExec:
     def on_lost(self) -> None:
         """The sandbox ended under it."""
         self.lost = True
+        if self.consumer is not None:
+            # It may be waiting for a client that does not read.
+            asyncio.get_running_loop().call_later(_LAST_WORDS_S, self.consumer.cancel)
         self.wake()
 
     @property
@@ -231,7 +242,9 @@ async def _start(
             stdin=stdin_read,
             stdout=stdout_write,
             stderr=stderr_write,
-            keep_stdin=running.stdin.fd if running.stdin and stream_stdin else None,
+            keep_stdin=(
+                running.stdin.fd if running.stdin and stream_stdin and keep_for_takeover else None
+            ),
             keep_stdout=stdout_read if keep_for_takeover else None,
             keep_stderr=stderr_read if keep_for_takeover else None,
             cgroup_procs=procs_fds,
@@ -262,3 +275,27 @@ async def _feed(pipe: InputPipe, data: bytes) -> None:
     with contextlib.suppress(BrokenPipeError):
         await pipe.write(data)
     pipe.close()
+
+
+async def take_over_execs(sandbox: LiveSandbox, link: InitLink) -> None:
+    """Execs that an earlier daemon started: their clients are gone, their processes live on.
+
+    What they write is read and thrown away from here on; input of theirs that was streamed can be
+    continued. File operations have no meaning without their client and end by themselves, because
+    init keeps no end of their pipes.
+    """
+    for info, fds in await link.list_execs():
+        kept = dict(zip((bit for bit in FdBit if bit & info.fd_mask), fds, strict=True))
+        running = RunningExec(sandbox, info.exec_id, is_program=info.kind is ExecKind.PROGRAM)
+        running.pid = info.pid
+        if (fd := kept.get(FdBit.KEEP_STDIN)) is not None:
+            running.stdin = InputPipe(fd)
+        if (fd := kept.get(FdBit.KEEP_STDOUT)) is not None:
+            running.stdout = OutputPipe(fd, running.wake)
+        if (fd := kept.get(FdBit.KEEP_STDERR)) is not None:
+            running.stderr = OutputPipe(fd, running.wake)
+        if info.exited is not None:
+            running.exited = info.exited
+        else:
+            link.watch(info.exec_id, running.on_exit)
+        running.detach()

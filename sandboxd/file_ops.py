@@ -8,7 +8,7 @@ the client's body came whole.
 from __future__ import annotations
 
 import stat as stat_bits
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
 
 from sandboxd import init_protocol
@@ -30,6 +30,7 @@ OPERATION_TIMEOUT_MS = 30_000
 TRANSFER_TIMEOUT_MS = 3_600_000
 MAX_LIST_DEPTH = 64
 MAX_LIST_ENTRIES = 20_000
+_MAX_LIST_BYTES = 32 << 20
 _MAX_ERROR_BYTES = 64
 
 _TYPE_NAMES = {
@@ -111,12 +112,25 @@ class _Operation:
             self._error += data[: _MAX_ERROR_BYTES - len(self._error)]
 
     async def finish(self) -> bytes:
-        """Collect what it writes (small, for operations that bound it); raises its error."""
-        return b"".join([chunk async for chunk in self.chunks()])
+        """Collect what it writes, which is bounded; raises its error."""
+        content = bytearray()
+        async for chunk in self.chunks():
+            content += chunk
+            if len(content) > _MAX_LIST_BYTES:
+                raise TooLarge(
+                    "the answer is too large",
+                    operation=self._operation,
+                    object=self._target.path,
+                    cause=f"more than {_MAX_LIST_BYTES} bytes; ask for less depth",
+                )
+        return bytes(content)
 
     def end(self) -> None:
         """Whatever happened: nothing of it is left."""
-        self.running.kill_soon()
+        if self.running.stdin is None:
+            self.running.kill_soon()
+        # A writer is not killed: without the end mark it removes its temporary file itself.
+        self.running.close_stdin()
         self.running.detach()
 
     def _check(self) -> None:
@@ -155,7 +169,7 @@ async def _run(target: FileTarget, operation: str, build: Callable[[int], ExecRe
         running.end()
 
 
-async def read(target: FileTarget) -> AsyncIterator[bytes]:
+async def read(target: FileTarget) -> AsyncGenerator[bytes, None]:
     """The file's bytes. Errors come with the first chunk, or, should it fail on the way, later."""
     operation = await _Operation.start(
         target,

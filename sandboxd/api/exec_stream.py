@@ -9,175 +9,27 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from sandboxd.errors import InvalidRequest, TooLarge
+from sandboxd.api.exec_request import Message, Receive
 from sandboxd.exec_outcome import exit_payload, exit_reason, lost_reason
 from sandboxd.exec_session import RunningExec
 from sandboxd.pipes import OutputPipe
 from sandboxd.protocol import (
     CONTENT_TYPE_FRAMES,
-    MAX_CONTROL_BYTES,
-    MAX_INLINE_STDIN_BYTES,
-    FrameDecoder,
     FrameType,
-    ProtocolError,
-    StdinMode,
     encode_json_frame,
     encode_prefix,
 )
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-_MAX_REQUEST_BYTES = MAX_CONTROL_BYTES + 2 * MAX_INLINE_STDIN_BYTES
-_MAX_ARGUMENTS = 8192
 _START_MESSAGE: Message = {
     "type": "http.response.start",
     "status": 200,
     "headers": [(b"content-type", CONTENT_TYPE_FRAMES.encode())],
 }
-_HEADER_FIELDS = frozenset(
-    {"argv", "command", "env", "cwd", "user", "timeout_s", "stdin", "max_output_bytes"}
-)
-
-
-@dataclass(frozen=True)
-class ExecHeader:
-    """What the HEADER frame asks for, checked for form."""
-
-    argv: tuple[str, ...]
-    env: dict[str, str]
-    cwd: str | None
-    user: str | None
-    timeout_s: float | None
-    stdin: StdinMode
-    max_output_bytes: int | None
-    stdin_data: bytes
-
-
-def _refuse(field: str, cause: str) -> InvalidRequest:
-    return InvalidRequest(
-        "the request is refused", operation="exec", object=f"field {field}", cause=cause
-    )
-
-
-def parse_header(table: dict[str, Any], stdin_data: bytes) -> ExecHeader:
-    """Check the HEADER frame by hand: a schema library costs more than the whole fork."""
-    unknown = set(table) - _HEADER_FIELDS
-    if unknown:
-        raise _refuse(sorted(unknown)[0], "no such field")
-    stdin = table.get("stdin", "null")
-    if stdin not in ("null", "inline", "stream"):
-        raise _refuse("stdin", "must be null, inline or stream")
-    if stdin_data and stdin != "inline":
-        raise _refuse("stdin", "input frames need stdin inline")
-    return ExecHeader(
-        argv=_parse_argv(table),
-        env=_parse_env(table.get("env")),
-        cwd=_optional_text(table, "cwd"),
-        user=_optional_text(table, "user"),
-        timeout_s=_optional_number(table, "timeout_s", allow_zero=False),
-        stdin=StdinMode(stdin),
-        max_output_bytes=_optional_int(table, "max_output_bytes"),
-        stdin_data=stdin_data,
-    )
-
-
-def _parse_argv(table: dict[str, Any]) -> tuple[str, ...]:
-    argv, command = table.get("argv"), table.get("command")
-    if (argv is None) == (command is None):
-        raise _refuse("argv", "exactly one of argv and command is needed")
-    if command is not None:
-        if not isinstance(command, str) or "\0" in command:
-            raise _refuse("command", "must be a string without NUL")
-        return ("/bin/sh", "-c", command)
-    if (
-        not isinstance(argv, list)
-        or not 0 < len(argv) <= _MAX_ARGUMENTS
-        or not all(isinstance(each, str) and "\0" not in each for each in argv)
-    ):
-        raise _refuse("argv", f"must be 1 to {_MAX_ARGUMENTS} strings without NUL")
-    if not argv[0]:
-        raise _refuse("argv", "the program's name is empty")
-    return tuple(argv)
-
-
-def _parse_env(env: Any) -> dict[str, str]:
-    if env is None:
-        return {}
-    if not isinstance(env, dict):
-        raise _refuse("env", "must be an object of strings")
-    for name, value in env.items():
-        if not name or "=" in name or "\0" in name or not isinstance(value, str) or "\0" in value:
-            raise _refuse("env", f"{name!r} is not a name with a string value")
-    return env
-
-
-def _optional_text(table: dict[str, Any], field: str) -> str | None:
-    value = table.get(field)
-    if value is not None and (not isinstance(value, str) or "\0" in value):
-        raise _refuse(field, "must be a string without NUL")
-    if field == "cwd" and value and not value.startswith("/"):
-        raise _refuse(field, "must be an absolute path")
-    return value
-
-
-def _optional_number(table: dict[str, Any], field: str, *, allow_zero: bool) -> float | None:
-    value = table.get(field)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
-        raise _refuse(field, "must be a number that is not negative")
-    if value == 0 and not allow_zero:
-        raise _refuse(field, "must be above zero")
-    return float(value)
-
-
-def _optional_int(table: dict[str, Any], field: str) -> int | None:
-    value = _optional_number(table, field, allow_zero=True)
-    return None if value is None else int(value)
-
-
-async def read_request(receive: Receive) -> ExecHeader:
-    """The whole request: one HEADER frame, then inline input, both bounded."""
-    decoder = FrameDecoder()
-    header: dict[str, Any] | None = None
-    stdin_data = bytearray()
-    received = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise InvalidRequest("the request was cut", operation="exec", object="body")
-        body = message.get("body", b"")
-        received += len(body)
-        if received > _MAX_REQUEST_BYTES:
-            raise TooLarge("the request is too large", operation="exec", object="body")
-        try:
-            for frame in decoder.feed(body):
-                if header is None and frame.type is FrameType.HEADER:
-                    header = frame.json()
-                elif header is not None and frame.type is FrameType.STDIN:
-                    stdin_data += frame.payload
-                else:
-                    raise ProtocolError(f"a {frame.type.name} frame does not belong here")
-        except ProtocolError as error:
-            raise _refuse("body", str(error)) from error
-        if len(stdin_data) > MAX_INLINE_STDIN_BYTES:
-            raise TooLarge(
-                "the inline input is too large",
-                operation="exec",
-                object="field stdin",
-                cause=f"more than {MAX_INLINE_STDIN_BYTES} bytes; stream it instead",
-            )
-        if not message.get("more_body", False):
-            break
-    if header is None or decoder.mid_frame:
-        raise _refuse("body", "it does not hold one whole HEADER frame")
-    return parse_header(header, bytes(stdin_data))
 
 
 class ExecStream:
@@ -193,6 +45,7 @@ class ExecStream:
 
     async def run(self, receive: Receive) -> None:
         """Stream until the command's exit is sent, or the client is gone, which kills it."""
+        self._running.consumer = asyncio.current_task()
         watcher = asyncio.ensure_future(self._watch(receive))
         finished = False
         try:

@@ -18,12 +18,14 @@ FileType = Literal["file", "directory", "symlink", "fifo", "socket", "char_devic
 Hostname = Annotated[
     str, StringConstraints(pattern=r"^[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$")
 ]
-ImageName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,127}$")]
+ImageName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 LabelKey = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 LabelValue = Annotated[str, StringConstraints(max_length=1024)]
 EnvName = Annotated[str, StringConstraints(pattern=r"^[^=\x00]{1,256}$")]
 EnvValue = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=128 * 1024)]
 UserName = Annotated[str, StringConstraints(pattern=r"^[^\x00/]{0,128}$")]
+Suite = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{0,63}$")]
+PackageName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9+.:-]{1,127}$")]
 AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/[^\x00]*$", max_length=4095)]
 
 
@@ -148,7 +150,7 @@ class ImageInfo(_Body):
     """An image in the store."""
 
     name: str
-    digest: str
+    digest: str = Field(description="of the stream that it was made from; empty: a directory")
     size_bytes: int
     created_at: float
 
@@ -168,9 +170,11 @@ class ImportImageRequest(_Body):
 class BuildBaseRequest(_Body):
     """A Debian base image to build with mmdebstrap; root only."""
 
-    suite: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{0,63}$")] = "bookworm"
-    packages: list[Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9+.:-]{1,127}$")]] = (
-        Field(default_factory=list, max_length=512)
+    suite: Suite | None = Field(default=None, description="null: the current stable release")
+    packages: list[PackageName] | None = Field(
+        default=None,
+        max_length=512,
+        description="on top of the minimal base; null: python3-minimal, procps",
     )
 
 

@@ -43,17 +43,15 @@ class Server(uvicorn.Server):
         self.ready = asyncio.Event()
 
     @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:  # type: ignore[override]
+    def capture_signals(self) -> Iterator[None]:
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await self.lifespan.startup()
         loop = asyncio.get_running_loop()
+        protocol: type[PeerProtocol] = self.config.http_protocol_class  # type: ignore[assignment]
         create_protocol = functools.partial(
-            self.config.http_protocol_class,  # type: ignore[arg-type]
-            config=self.config,
-            server_state=self.server_state,
-            app_state=self.lifespan.state,
+            protocol, self.config, self.server_state, self.lifespan.state
         )
         self.servers = [
             await loop.create_unix_server(create_protocol, sock=self._listener, backlog=_BACKLOG)

@@ -1,0 +1,130 @@
+"""The composition root of sandboxd: builds everything, serves, and takes everything down again.
+
+SIGTERM or SIGINT: sandboxes are destroyed, the storage is unmounted, the run directory is removed,
+exit status 0. `kill -9` leaves sandboxes running; the next start adopts or removes them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import uvloop
+
+from sandboxd import __version__
+from sandboxd.api.app import build_app
+from sandboxd.api.context import ApiContext
+from sandboxd.api.peer import group_id
+from sandboxd.api.server import bind_socket, build_server
+from sandboxd.config import Config, load_config
+from sandboxd.errors import VenusError
+from sandboxd.launch import Launcher
+from sandboxd.recovery import RunLock
+from sandboxd.service import SandboxService
+from sandboxd.takeover import take_over
+
+_LOG = logging.getLogger("sandboxd")
+
+
+def parse_arguments(arguments: Sequence[str]) -> Config:
+    """The configuration; exits with usage on a wrong flag."""
+    parser = argparse.ArgumentParser(prog="sandboxd", description="Serve sandboxes on this node.")
+    parser.add_argument("--version", action="version", version=f"sandboxd {__version__}")
+    parser.add_argument("--config", type=Path, help="TOML file with settings")
+    for field in dataclasses.fields(Config):
+        parser.add_argument(f"--{field.name.replace('_', '-')}", metavar="VALUE")
+    options = vars(parser.parse_args(arguments))
+    return load_config(file=options.pop("config"), overrides=options)
+
+
+@contextlib.contextmanager
+def locked_run_dir(config: Config) -> Iterator[None]:
+    """The run directory, made and held; removed at the end unless sandboxes are left in it."""
+    # Traversable by all, because members of the socket's group must reach the socket.
+    config.run_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
+    lock = RunLock(config.lock_path)
+    lock.acquire()
+    try:
+        config.sandboxes_dir.mkdir(mode=0o700, exist_ok=True)
+        config.root_mountpoint.mkdir(mode=0o755, exist_ok=True)
+        yield
+        config.socket_path.unlink(missing_ok=True)
+        if not any(config.sandboxes_dir.iterdir()):
+            config.sandboxes_dir.rmdir()
+            config.root_mountpoint.rmdir()
+    finally:
+        lock.release()
+    # Refuses when something else is in it, which is then not ours to remove.
+    with contextlib.suppress(OSError):
+        config.run_dir.rmdir()
+
+
+@contextlib.contextmanager
+def prepared_launcher(config: Config) -> Iterator[Launcher]:
+    """Storage mounted, groups made."""
+    launcher = Launcher(config)
+    launcher.prepare()
+    try:
+        yield launcher
+    finally:
+        launcher.close()
+
+
+async def serve(config: Config, launcher: Launcher) -> None:
+    """From recovery to the last sandbox's removal."""
+    service = SandboxService(config, launcher)
+    await take_over(service)
+    socket_gid = group_id(config.socket_group)
+    image_pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="images")
+    context = ApiContext(service=service, images=launcher.images, image_pool=image_pool)
+    server = build_server(
+        build_app(context), bind_socket(config.socket_path, socket_gid), socket_gid=socket_gid
+    )
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    serving = asyncio.ensure_future(server.serve())
+    stopping = asyncio.ensure_future(stop.wait())
+    await server.ready.wait()
+    _LOG.info("serving on %s", config.socket_path)
+    await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
+    _LOG.info("stopping")
+    await service.close()
+    server.should_exit = True
+    await serving
+    stopping.cancel()
+    image_pool.shutdown(wait=True, cancel_futures=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the daemon; the exit status."""
+    try:
+        config = parse_arguments(sys.argv[1:] if arguments is None else arguments)
+        logging.basicConfig(
+            level=config.log_level.upper(),
+            format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+            stream=sys.stderr,
+        )
+        if os.geteuid() != 0:
+            print("sandboxd: must run as root, to make namespaces and groups", file=sys.stderr)
+            return 1
+        with locked_run_dir(config), prepared_launcher(config) as launcher:
+            uvloop.run(serve(config, launcher))
+    except VenusError as error:
+        print(f"sandboxd: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

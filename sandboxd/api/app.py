@@ -1,0 +1,141 @@
+"""The ASGI application: routes, one shape for all errors, and a bound on JSON bodies."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+import sandboxd
+from sandboxd.api import routes_files, routes_images, routes_sandboxes
+from sandboxd.api.context import ApiContext
+from sandboxd.errors import (
+    InternalError,
+    InvalidRequest,
+    NotFound,
+    TooLarge,
+    VenusError,
+)
+
+_LOG = logging.getLogger("sandboxd")
+MAX_JSON_BODY_BYTES = 4 << 20
+# What the framework itself answers; a wrong method (405) is an invalid request.
+_ROUTING_ERRORS = {404: NotFound, 413: TooLarge}
+# These read their bodies themselves, with bounds of their own.
+_STREAMING_SUFFIXES = ("/exec", "/stdin", "/files")
+
+
+def build_app(context: ApiContext) -> ASGIApp:
+    """The application for one daemon."""
+    app = FastAPI(
+        title="VenusRL sandboxd",
+        version=sandboxd.__version__,
+        description="Isolated Linux sandboxes on this node.",
+        openapi_url="/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.context = context
+    app.include_router(routes_sandboxes.router)
+    app.include_router(routes_files.router)
+    app.include_router(routes_images.router)
+    app.add_exception_handler(VenusError, _venus_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(ClientDisconnect, _client_gone)
+    app.add_exception_handler(Exception, _unexpected_error)
+    return _BodyLimit(app)
+
+
+def _answer(error: VenusError) -> JSONResponse:
+    return JSONResponse(error.to_json(), status_code=error.http_status)
+
+
+def _operation(request: Request) -> str:
+    route = request.scope.get("route")
+    name = getattr(route, "operation_id", None)
+    return name.replace("_", " ") if name else f"{request.method} {request.url.path}"[:200]
+
+
+async def _venus_error(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, VenusError)
+    if isinstance(error, InternalError):
+        _LOG.error("%s", error, exc_info=error)
+    return _answer(error)
+
+
+async def _validation_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    first: dict[str, Any] = error.errors()[0]
+    place, *names = first.get("loc", ("body",))
+    field = ".".join(str(name) for name in names)
+    return _answer(
+        InvalidRequest(
+            "the request is refused",
+            operation=_operation(request),
+            object=f"field {field}" if field else str(place),
+            cause=str(first.get("msg", "")),
+        )
+    )
+
+
+async def _http_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    error_class = _ROUTING_ERRORS.get(error.status_code, InvalidRequest)
+    body = error_class(
+        str(error.detail), operation=_operation(request), object=request.url.path[:200]
+    )
+    return JSONResponse(body.to_json(), status_code=error.status_code)
+
+
+async def _client_gone(request: Request, _error: Exception) -> JSONResponse:
+    # Nobody reads this; it is here so that a cut upload is not logged as a fault.
+    return _answer(InvalidRequest("the request was cut", operation=_operation(request)))
+
+
+async def _unexpected_error(request: Request, error: Exception) -> JSONResponse:
+    return _answer(
+        InternalError(
+            "the daemon failed",
+            operation=_operation(request),
+            object=request.url.path[:200],
+            cause=f"{type(error).__name__}: {error}"[:500],
+        )
+    )
+
+
+class _BodyLimit:
+    """Frameworks read a JSON body whole before they look at it; so its size is bounded first."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or self._streams(scope):
+            await self._app(scope, receive, send)
+            return
+        received = 0
+
+        async def bounded_receive() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > MAX_JSON_BODY_BYTES:
+                error = TooLarge(f"the body is larger than {MAX_JSON_BODY_BYTES} bytes")
+                raise HTTPException(error.http_status, error.message)
+            return message
+
+        await self._app(scope, bounded_receive, send)
+
+    @staticmethod
+    def _streams(scope: Scope) -> bool:
+        path: str = scope["path"]
+        return path.endswith(_STREAMING_SUFFIXES) or (
+            scope["method"] == "PUT" and path.startswith("/v1/images/")
+        )

@@ -1,0 +1,44 @@
+"""What every route needs: the service, the images, and who asks."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import Depends, Request
+
+from sandboxd.api.models import ErrorBody
+from sandboxd.api.peer import Peer, require_allowed
+from sandboxd.images import ImageStore
+from sandboxd.service import SandboxService
+
+
+@dataclass(frozen=True)
+class ApiContext:
+    """Wired by the composition root, kept in the app's state."""
+
+    service: SandboxService
+    images: ImageStore
+    image_pool: ThreadPoolExecutor
+    """Imports and builds take long; they must not stand before creates."""
+
+
+def context_of(request: Request) -> ApiContext:
+    """The app's one context."""
+    context: ApiContext = request.app.state.context
+    return context
+
+
+def peer_of_request(request: Request) -> Peer:
+    """The peer, as the socket's protocol found it when the connection was made."""
+    return require_allowed(request.scope["state"].get("peer"))
+
+
+Context = Annotated[ApiContext, Depends(context_of)]
+CurrentPeer = Annotated[Peer, Depends(peer_of_request)]
+
+
+def error_answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """For the OpenAPI document: the statuses, all with the one error body."""
+    return {status: {"model": ErrorBody} for status in (*statuses, 403, 500)}

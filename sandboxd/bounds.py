@@ -1,0 +1,91 @@
+"""What a client may ask for, and what it gets when it does not ask. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sandboxd.config import Config
+from sandboxd.errors import InvalidRequest, Unsupported
+from sandboxd.launch import Limits
+
+MIB = 1 << 20
+# Below these not even a shell starts, and the error would come from somewhere less clear.
+MIN_MEMORY_BYTES = 16 * MIB
+MIN_PIDS = 4
+MIN_CPU_CORES = 0.01
+MIN_DISK_BYTES = 1 * MIB
+
+
+@dataclass(frozen=True)
+class CreateOptions:
+    """What a client asks for; None takes the default."""
+
+    image: str
+    memory_bytes: int | None = None
+    pids: int | None = None
+    cpu_cores: float | None = None
+    disk_bytes: int | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    cwd: str = ""
+    user: str = ""
+    hostname: str | None = None
+    ttl_s: float | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+def checked_limits(config: Config, options: CreateOptions, *, limits_disk: bool) -> Limits:
+    """The limits that will hold, or `InvalidRequest`. `limits_disk`: the storage can do that."""
+    if options.disk_bytes is not None and not limits_disk:
+        raise Unsupported(
+            "this node's storage cannot limit a disk",
+            operation="create sandbox",
+            object="field limits.disk_bytes",
+            cause="the storage backend is plain directories",
+        )
+    limits = Limits(
+        memory_bytes=options.memory_bytes or config.default_memory_bytes,
+        pids=options.pids or config.default_pids,
+        cpu_cores=options.cpu_cores or config.default_cpu_cores,
+        disk_bytes=options.disk_bytes or (config.default_disk_bytes if limits_disk else None),
+    )
+    for name, value, lowest, highest in (
+        ("memory_bytes", limits.memory_bytes, MIN_MEMORY_BYTES, config.max_memory_bytes),
+        ("pids", limits.pids, MIN_PIDS, config.max_pids),
+        ("cpu_cores", limits.cpu_cores, MIN_CPU_CORES, config.max_cpu_cores),
+        ("disk_bytes", limits.disk_bytes, MIN_DISK_BYTES, config.max_disk_bytes),
+    ):
+        if value is not None and not lowest <= value <= highest:
+            raise InvalidRequest(
+                f"{value:g} is out of bounds",
+                operation="create sandbox",
+                object=f"field limits.{name}",
+                cause=f"it must be between {lowest:g} and {highest:g}",
+            )
+    return limits
+
+
+def checked_ttl(config: Config, ttl_s: float | None, operation: str) -> float | None:
+    """The time to live that will hold."""
+    if ttl_s is not None and not 0 < ttl_s <= config.max_ttl_s:
+        raise InvalidRequest(
+            f"{ttl_s:g} is out of bounds",
+            operation=operation,
+            object="field ttl_s",
+            cause=f"it must be above 0 and at most {config.max_ttl_s:g}",
+        )
+    return ttl_s
+
+
+def checked_timeout_ms(config: Config, timeout_s: float | None) -> int:
+    """A command's timeout in init's unit; without one, the longest that is allowed."""
+    if timeout_s is None:
+        timeout_s = config.max_exec_timeout_s
+    if not 0 < timeout_s <= config.max_exec_timeout_s:
+        raise InvalidRequest(
+            f"{timeout_s:g} is out of bounds",
+            operation="exec",
+            object="field timeout_s",
+            cause=f"it must be above 0 and at most {config.max_exec_timeout_s:g}",
+        )
+    # Init counts in milliseconds, and 0 means none.
+    return max(1, round(timeout_s * 1000))

@@ -1,0 +1,374 @@
+"""What the API does, apart from HTTP: the sandboxes of this node and their lives.
+
+Everything here runs on the event loop; the launcher's blocking calls run in a bounded pool of
+threads. A sandbox is in `_sandboxes` from the moment that its create is admitted until nothing of
+it is left; afterwards its id is remembered for a while, so that later requests learn why it ended.
+
+Lock order: none is needed. State changes happen between awaits, and `LiveSandbox.take_down` is the
+one task that removes a sandbox, whoever asked first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from sandboxd.bounds import CreateOptions, checked_limits, checked_ttl
+from sandboxd.config import Config
+from sandboxd.errors import (
+    Conflict,
+    InternalError,
+    LimitExceeded,
+    NotFound,
+    OperationTimeout,
+    VenusError,
+)
+from sandboxd.exec_session import take_over_execs
+from sandboxd.init_link import InitLink, LinkClosed
+from sandboxd.launch import LaunchedSandbox, Launcher, LaunchRequest, Limits, Usage
+from sandboxd.lifecycle import EndReason, Event, State
+from sandboxd.recovery import current_boot_id, process_start_ticks
+from sandboxd.registry import Registry, SandboxRecord
+from sandboxd.sandbox import LiveSandbox, boottime_s, gone_error
+
+_LOG = logging.getLogger("sandboxd")
+_REMEMBERED_ENDS = 4096
+_T = TypeVar("_T")
+
+
+@dataclass
+class ServiceCounters:
+    """Counted since the daemon started."""
+
+    sandboxes_created: int = 0
+    sandboxes_destroyed: int = 0
+    sandboxes_adopted: int = 0
+    creates_failed: int = 0
+    execs_started: int = 0
+    execs_failed: int = 0
+    file_operations: int = 0
+    oom_kills: int = 0
+
+
+class SandboxService:
+    """Create, find, adopt and destroy sandboxes."""
+
+    def __init__(self, config: Config, launcher: Launcher) -> None:
+        self.config = config
+        self.counters = ServiceCounters()
+        self._launcher = launcher
+        self.registry = Registry(config.sandboxes_dir)
+        self._boot_id = current_boot_id()
+        self._sandboxes: dict[str, LiveSandbox] = {}
+        self._ends: OrderedDict[str, tuple[int, EndReason | None]] = OrderedDict()
+        self._create_slots = asyncio.Semaphore(config.max_concurrent_creates)
+        self._queued_creates = 0
+        self._closing = False
+        # Creates hold at most `max_concurrent_creates` threads, so removals always find one.
+        self._pool = ThreadPoolExecutor(
+            max_workers=2 * config.max_concurrent_creates + 2, thread_name_prefix="launcher"
+        )
+
+    @property
+    def storage_backend(self) -> str:
+        """`btrfs` or `plain`."""
+        return self._launcher.storage_backend
+
+    # -- looking ---------------------------------------------------------------------------------
+
+    def visible(self, peer_uid: int) -> list[LiveSandbox]:
+        """The peer's own sandboxes, or all for root."""
+        return [each for each in self._sandboxes.values() if peer_uid in (0, each.tenant_uid)]
+
+    def find(self, peer_uid: int, sandbox_id: str, operation: str) -> LiveSandbox:
+        """The sandbox, if the peer may see it. Another tenant's does not exist, to the peer."""
+        sandbox = self._sandboxes.get(sandbox_id)
+        if sandbox is not None and peer_uid in (0, sandbox.tenant_uid):
+            return sandbox
+        tenant_uid, reason = self._ends.get(sandbox_id, (None, None))
+        if tenant_uid is not None and peer_uid in (0, tenant_uid):
+            raise gone_error(sandbox_id, operation, reason)
+        raise NotFound("there is no such sandbox", operation=operation, object=sandbox_id[:200])
+
+    def image_users(self, image: str) -> list[str]:
+        """Ids of the sandboxes that stand on the image."""
+        return [each.sandbox_id for each in self._sandboxes.values() if each.image == image]
+
+    async def usage(self, sandbox: LiveSandbox, operation: str) -> Usage:
+        """What it uses now."""
+        launched, _ = sandbox.require_running(operation)
+        try:
+            return await self._in_thread(launched.usage)
+        except OSError:
+            # Its groups went away between the check and the reading.
+            raise sandbox.gone_error(operation) from None
+
+    # -- creating --------------------------------------------------------------------------------
+
+    async def create(self, tenant_uid: int, options: CreateOptions) -> LiveSandbox:
+        """A running sandbox, or an error and nothing left."""
+        limits = checked_limits(self.config, options, limits_disk=self._launcher.limits_disk)
+        ttl_s = checked_ttl(self.config, options.ttl_s, "create sandbox")
+        self._admit(tenant_uid)
+        sandbox = LiveSandbox(f"sb-{secrets.token_hex(8)}", tenant_uid, options.image)
+        self._sandboxes[sandbox.sandbox_id] = sandbox
+        try:
+            await self._wait_for_slot(sandbox)
+            try:
+                await self._bring_up(sandbox, options, limits, ttl_s)
+            finally:
+                self._create_slots.release()
+        except BaseException as error:
+            self.counters.creates_failed += 1
+            await self._create_failed(sandbox, error)
+            raise
+        self.counters.sandboxes_created += 1
+        return sandbox
+
+    def _admit(self, tenant_uid: int) -> None:
+        if self._closing:
+            raise Conflict("the daemon is stopping", operation="create sandbox", object="daemon")
+        own = sum(each.tenant_uid == tenant_uid for each in self._sandboxes.values())
+        for count, limit, name in (
+            (len(self._sandboxes), self.config.max_sandboxes, "max_sandboxes"),
+            (own, self.config.max_sandboxes_per_tenant, "max_sandboxes_per_tenant"),
+            (self._queued_creates, self.config.max_queued_creates, "max_queued_creates"),
+        ):
+            if count >= limit:
+                raise LimitExceeded(
+                    "no further sandbox is admitted",
+                    operation="create sandbox",
+                    object=f"tenant {tenant_uid}",
+                    cause=f"{name} is {limit}",
+                )
+
+    async def _wait_for_slot(self, sandbox: LiveSandbox) -> None:
+        self._queued_creates += 1
+        try:
+            async with asyncio.timeout(self.config.create_timeout_s):
+                await self._create_slots.acquire()
+        except TimeoutError:
+            raise OperationTimeout(
+                "the create waited too long for its turn",
+                operation="create sandbox",
+                object=sandbox.sandbox_id,
+                cause=f"create_timeout_s is {self.config.create_timeout_s:g}",
+            ) from None
+        finally:
+            self._queued_creates -= 1
+
+    async def _bring_up(
+        self, sandbox: LiveSandbox, options: CreateOptions, limits: Limits, ttl_s: float | None
+    ) -> None:
+        request = LaunchRequest(
+            sandbox_id=sandbox.sandbox_id,
+            image=options.image,
+            tenant_uid=sandbox.tenant_uid,
+            limits=limits,
+            hostname=options.hostname or sandbox.sandbox_id,
+        )
+        launched = await self._in_thread(lambda: self._launcher.launch(request))
+        sandbox.launched = launched
+        record = SandboxRecord(
+            sandbox_id=sandbox.sandbox_id,
+            image=options.image,
+            tenant_uid=sandbox.tenant_uid,
+            memory_bytes=limits.memory_bytes,
+            pids=limits.pids,
+            cpu_cores=limits.cpu_cores,
+            disk_bytes=limits.disk_bytes,
+            hostname=request.hostname,
+            init_pid=launched.init_pid,
+            init_start_ticks=process_start_ticks(launched.init_pid) or 0,
+            boot_id=self._boot_id,
+            created_at=time.time(),
+            expires_boottime_s=None if ttl_s is None else boottime_s() + ttl_s,
+            env=options.env,
+            cwd=options.cwd,
+            user=options.user,
+            labels=options.labels,
+        )
+        await self._connect(sandbox, launched)
+        self.registry.write(record)
+        sandbox.record = record
+        self._ready(sandbox)
+
+    def _ready(self, sandbox: LiveSandbox) -> None:
+        if sandbox.link is None or sandbox.link.closed:
+            raise _died_at_start(sandbox.sandbox_id)
+        sandbox.apply(Event.READY)
+        self._arm_ttl(sandbox)
+
+    async def _connect(self, sandbox: LiveSandbox, launched: LaunchedSandbox) -> InitLink:
+        try:
+            link = await InitLink.connect(launched.control_path, sandbox.sandbox_id)
+        except LinkClosed:
+            raise _died_at_start(sandbox.sandbox_id) from None
+        sandbox.link = link
+        sandbox.oom_kills_seen = launched.oom_kills()
+        link.on_close = lambda: self._init_died(sandbox)
+        return link
+
+    async def _create_failed(self, sandbox: LiveSandbox, error: BaseException) -> None:
+        if sandbox.state is not State.CREATING:
+            return
+        sandbox.apply(Event.CREATE_FAILED, EndReason.CREATE_FAILED)
+        if isinstance(error, VenusError):
+            _LOG.warning("create %s failed: %s", sandbox.sandbox_id, error)
+        await self._finish(sandbox)
+
+    # -- ending ----------------------------------------------------------------------------------
+
+    async def destroy(self, sandbox: LiveSandbox, reason: EndReason = EndReason.DESTROYED) -> None:
+        """Returns when nothing of the sandbox is left."""
+        if sandbox.state is State.CREATING:
+            raise Conflict(
+                "the sandbox is still being created",
+                operation="destroy sandbox",
+                object=sandbox.sandbox_id,
+            )
+        if sandbox.state is not State.GONE:
+            sandbox.apply(Event.DESTROY_REQUESTED, reason)
+            await self._finish(sandbox)
+
+    def set_ttl(self, sandbox: LiveSandbox, ttl_s: float | None) -> None:
+        """A new deadline, counted from now."""
+        sandbox.require_running("set time to live")
+        assert sandbox.record is not None
+        checked = checked_ttl(self.config, ttl_s, "set time to live")
+        deadline = None if checked is None else boottime_s() + checked
+        record = dataclasses.replace(sandbox.record, expires_boottime_s=deadline)
+        self.registry.write(record)
+        sandbox.record = record
+        self._arm_ttl(sandbox)
+
+    def _arm_ttl(self, sandbox: LiveSandbox) -> None:
+        if sandbox.ttl_timer is not None:
+            sandbox.ttl_timer.cancel()
+            sandbox.ttl_timer = None
+        if sandbox.record is not None and sandbox.record.expires_boottime_s is not None:
+            delay_s = max(0.0, sandbox.record.expires_boottime_s - boottime_s())
+            loop = asyncio.get_running_loop()
+            sandbox.ttl_timer = loop.call_later(delay_s, self._expire, sandbox)
+
+    def _expire(self, sandbox: LiveSandbox) -> None:
+        if sandbox.state is State.RUNNING:
+            sandbox.apply(Event.EXPIRED, EndReason.EXPIRED)
+            self._begin_take_down(sandbox)
+
+    def _init_died(self, sandbox: LiveSandbox) -> None:
+        if sandbox.state is not State.RUNNING:
+            return
+        reason = EndReason.KILLED
+        with contextlib.suppress(OSError, VenusError):
+            assert sandbox.launched is not None
+            if sandbox.launched.oom_kills() > sandbox.oom_kills_seen:
+                reason = EndReason.OOM
+        _LOG.warning("init of %s died: %s", sandbox.sandbox_id, reason.value)
+        sandbox.apply(Event.INIT_DIED, reason)
+        self._begin_take_down(sandbox)
+
+    async def _finish(self, sandbox: LiveSandbox) -> None:
+        # Shielded: a removal goes on when the request that asked for it is cancelled.
+        await asyncio.shield(self._begin_take_down(sandbox))
+
+    def _begin_take_down(self, sandbox: LiveSandbox) -> asyncio.Task[None]:
+        task = sandbox.take_down
+        if task is None or (task.done() and sandbox.state is not State.GONE):
+            task = sandbox.take_down = asyncio.ensure_future(self._take_down(sandbox))
+            task.add_done_callback(lambda done: _log_failure(sandbox.sandbox_id, done))
+        return task
+
+    async def _take_down(self, sandbox: LiveSandbox) -> None:
+        if sandbox.ttl_timer is not None:
+            sandbox.ttl_timer.cancel()
+        # First forgotten: if the daemon dies in the middle, the next one removes the rest.
+        self.registry.forget(sandbox.sandbox_id)
+        if sandbox.link is not None:
+            sandbox.link.close()
+        for running in list(sandbox.execs.values()):
+            running.on_lost()
+        await self._in_thread(lambda: self._launcher.destroy(sandbox.sandbox_id))
+        sandbox.apply(Event.DESTROYED)
+        was_up = sandbox.record is not None
+        del self._sandboxes[sandbox.sandbox_id]
+        if was_up:
+            self.counters.sandboxes_destroyed += 1
+            self._ends[sandbox.sandbox_id] = (sandbox.tenant_uid, sandbox.end_reason)
+            while len(self._ends) > _REMEMBERED_ENDS:
+                self._ends.popitem(last=False)
+
+    async def close(self) -> None:
+        """Destroy everything. Creates that are under way finish first, and are then destroyed."""
+        self._closing = True
+        while self._sandboxes:
+            creating = [each for each in self._sandboxes.values() if each.state is State.CREATING]
+            others = [each for each in self._sandboxes.values() if each.state is not State.CREATING]
+            if not others and creating:
+                await asyncio.sleep(0.01)
+                continue
+            results = await asyncio.gather(
+                *(self.destroy(each, EndReason.SHUTDOWN) for each in others),
+                return_exceptions=True,
+            )
+            if failures := [each for each in results if isinstance(each, BaseException)]:
+                _LOG.error("%d sandboxes could not be removed", len(failures))
+                break
+        self._pool.shutdown(wait=True)
+
+    # -- after a restart -------------------------------------------------------------------------
+
+    async def adopt(self, record: SandboxRecord) -> LiveSandbox:
+        """Take over the sandbox of `record`. On an error it must be removed instead."""
+        sandbox = LiveSandbox(record.sandbox_id, record.tenant_uid, record.image)
+        launched = await self._in_thread(
+            lambda: self._launcher.adopt(record.sandbox_id, record.tenant_uid, record.init_pid)
+        )
+        sandbox.launched = launched
+        sandbox.record = dataclasses.replace(record, generation=record.generation + 1)
+        link = await self._connect(sandbox, launched)
+        try:
+            await take_over_execs(sandbox, link)
+            self.registry.write(sandbox.record)
+        except BaseException:
+            link.close()
+            raise
+        self._ready(sandbox)
+        self._sandboxes[sandbox.sandbox_id] = sandbox
+        self.counters.sandboxes_adopted += 1
+        return sandbox
+
+    async def remnants(self) -> set[str]:
+        """Ids of which the launcher finds anything on this node."""
+        return await self._in_thread(self._launcher.remnants)
+
+    async def remove_remnant(self, sandbox_id: str) -> None:
+        """Remove what is left of a sandbox that is not served."""
+        self.registry.forget(sandbox_id)
+        await self._in_thread(lambda: self._launcher.destroy(sandbox_id))
+
+    async def _in_thread(self, call: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+
+
+def _died_at_start(sandbox_id: str) -> InternalError:
+    return InternalError(
+        "init died at its start",
+        operation="create sandbox",
+        object=sandbox_id,
+        cause="its memory limit may be too small",
+    )
+
+
+def _log_failure(sandbox_id: str, task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _LOG.error("remove %s: %s", sandbox_id, error, exc_info=error)
