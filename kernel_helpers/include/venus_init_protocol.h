@@ -245,7 +245,6 @@ enum venus_exec_step {
   VENUS_STEP_CWD = 11,
   VENUS_STEP_SECCOMP = 12,
   VENUS_STEP_EXEC = 13,
-  VENUS_STEP_ABORTED = 14, /* died or timed out before exec */
 };
 
 struct venus_failed {

@@ -1,0 +1,259 @@
+#include "execs.h"
+
+#include <signal.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include "child.h"
+#include "sys.h"
+#include "tree.h"
+
+/* A killed tree may take a while to die (or, without cgroup.kill, fork meanwhile): ask again. */
+#define KILL_AGAIN_US 100000u
+
+static uint64_t timeval_us(struct timeval value) {
+  return (uint64_t)value.tv_sec * 1000000u + (uint64_t)value.tv_usec;
+}
+
+static struct exec *take_slot(struct exec_table *table) {
+  for (unsigned i = 0; i < VENUS_MAX_EXECS; i++) {
+    struct exec *exec = &table->slots[i];
+    if (i < table->used && exec->state != EXEC_FREE)
+      continue;
+    if (i == table->used)
+      table->used++;
+    memset(exec, 0, sizeof *exec);
+    exec->status_fd = exec->cgroup_kill_fd = -1;
+    for (int k = 0; k < 3; k++)
+      exec->keep_fd[k] = -1;
+    return exec;
+  }
+  return NULL;
+}
+
+static void close_kept(struct exec *exec) {
+  for (int k = 0; k < 3; k++)
+    close_fd(&exec->keep_fd[k]);
+}
+
+static void free_slot(struct exec_table *table, struct exec *exec) {
+  close_kept(exec);
+  close_fd(&exec->status_fd);
+  close_fd(&exec->cgroup_kill_fd);
+  exec->state = EXEC_FREE;
+  exec->id = 0;
+  table->live--;
+  while (table->used > 0 && table->slots[table->used - 1].state == EXEC_FREE)
+    table->used--;
+}
+
+struct exec *execs_find(struct exec_table *table, uint64_t id) {
+  for (unsigned i = 0; i < table->used; i++) {
+    struct exec *exec = &table->slots[i];
+    if (exec->id == id && exec->state != EXEC_FREE && exec->state != EXEC_FAILED)
+      return exec;
+  }
+  return NULL;
+}
+
+/* Sorts the packet's descriptors by what they are for. Missing ones are -1. */
+static void sort_fds(struct child_fds *child, struct exec *exec, const struct venus_exec *head,
+                     const int *fds) {
+  unsigned next = 0;
+  for (int k = 0; k < 3; k++)
+    child->standard[k] = head->fd_mask & (VENUS_HAS_STDIN << k) ? fds[next++] : -1;
+  for (int k = 0; k < 3; k++)
+    exec->keep_fd[k] = head->fd_mask & (VENUS_HAS_KEEP_STDIN << k) ? fds[next++] : -1;
+  child->cgroup_count = head->cgroup_procs_count;
+  for (unsigned k = 0; k < head->cgroup_procs_count; k++)
+    child->cgroup_procs[k] = fds[next++];
+  exec->cgroup_kill_fd = head->fd_mask & VENUS_HAS_CGROUP_KILL ? fds[next++] : -1;
+}
+
+static void close_child_fds(struct child_fds *fds) {
+  for (int k = 0; k < 3; k++)
+    close_fd(&fds->standard[k]);
+  for (unsigned k = 0; k < fds->cgroup_count; k++)
+    close_fd(&fds->cgroup_procs[k]);
+  close_fd(&fds->status);
+}
+
+bool execs_start(struct exec_table *table, const struct packet *packet, const int *fds,
+                 struct venus_failed *failed) {
+  const struct venus_exec *head = &packet->exec.head;
+  *failed = (struct venus_failed){.exec_id = head->exec_id, .step = VENUS_STEP_REQUEST};
+  struct exec *exec = NULL;
+  if (execs_find(table, head->exec_id))
+    failed->error = EEXIST;
+  else if (!(exec = take_slot(table)))
+    failed->error = EAGAIN;
+  if (!exec) {
+    for (unsigned i = 0; i < packet_fd_count(head->fd_mask, head->cgroup_procs_count); i++)
+      close(fds[i]);
+    return false;
+  }
+  table->live++;
+  exec->state = EXEC_STARTING;
+  struct child_fds child = {.status = -1};
+  sort_fds(&child, exec, head, fds);
+
+  int status_pipe[2];
+  failed->step = VENUS_STEP_FORK;
+  pid_t pid = -1;
+  if (pipe2(status_pipe, O_CLOEXEC) == 0) {
+    exec->status_fd = status_pipe[0];
+    child.status = status_pipe[1];
+    pid = fork();
+  }
+  if (pid == 0)
+    child_run(table->policy, &packet->exec, &child);
+  if (pid < 0) {
+    failed->error = errno;
+    close_child_fds(&child);
+    free_slot(table, exec);
+    return false;
+  }
+  close_child_fds(&child);
+  exec->id = head->exec_id;
+  exec->request_id = packet->header.request_id;
+  exec->pid = pid;
+  exec->kind = (uint8_t)head->kind;
+  exec->timeout_ms = head->timeout_ms;
+  exec->started_us = monotonic_us();
+  if (head->timeout_ms)
+    exec->deadline_us = exec->started_us + (uint64_t)head->timeout_ms * 1000u;
+  exec->exit.exec_id = head->exec_id;
+  return true;
+}
+
+void execs_read_status(struct exec *exec) {
+  struct child_failure failure;
+  ssize_t size;
+  do
+    size = read(exec->status_fd, &failure, sizeof failure);
+  while (size < 0 && errno == EINTR);
+  close_fd(&exec->status_fd);
+  if (size != sizeof failure) {
+    /* End of file without a report: close-on-exec closed the pipe, the program runs. */
+    exec->state = EXEC_RUNNING;
+    exec->pending |= PENDING_STARTED;
+    return;
+  }
+  exec->state = EXEC_FAILED;
+  exec->failed_step = failure.step;
+  exec->failed_error = failure.error;
+  exec->pending |= PENDING_FAILED;
+  close_kept(exec);
+}
+
+static void record_exit(struct exec *exec, int status, const struct rusage *usage) {
+  struct venus_exit *out = &exec->exit;
+  if (WIFSIGNALED(status)) {
+    out->how = VENUS_EXIT_SIGNALED;
+    out->code = (uint32_t)WTERMSIG(status);
+    if (WCOREDUMP(status))
+      out->flags |= VENUS_EXIT_CORE_DUMPED;
+  } else {
+    out->how = VENUS_EXIT_EXITED;
+    out->code = (uint32_t)WEXITSTATUS(status);
+  }
+  out->user_us = timeval_us(usage->ru_utime);
+  out->system_us = timeval_us(usage->ru_stime);
+  out->max_rss_kib = (uint64_t)usage->ru_maxrss;
+  out->duration_us = monotonic_us() - exec->started_us;
+}
+
+static struct exec *find_unreaped(struct exec_table *table, pid_t pid) {
+  for (unsigned i = 0; i < table->used; i++) {
+    struct exec *exec = &table->slots[i];
+    if (exec->state != EXEC_FREE && !exec->reaped && exec->pid == pid)
+      return exec;
+  }
+  return NULL;
+}
+
+void execs_reap(struct exec_table *table) {
+  for (;;) {
+    int status;
+    struct rusage usage;
+    pid_t pid = wait4(-1, &status, WNOHANG, &usage);
+    if (pid <= 0)
+      return;
+    struct exec *exec = find_unreaped(table, pid);
+    if (!exec)
+      continue; /* an orphan that init inherited */
+    /* The report was written before the death that we see now, but poll may have run before it. */
+    if (exec->state == EXEC_STARTING)
+      execs_read_status(exec);
+    exec->reaped = true;
+    exec->deadline_us = 0;
+    if (exec->state == EXEC_FAILED) {
+      execs_settle(table, exec);
+      continue;
+    }
+    record_exit(exec, status, &usage);
+    exec->state = EXEC_EXITED;
+    exec->pending |= PENDING_EXITED;
+  }
+}
+
+void execs_settle(struct exec_table *table, struct exec *exec) {
+  if (exec->state == EXEC_FAILED && exec->reaped && !exec->pending)
+    free_slot(table, exec);
+}
+
+/* The leader is killed last where the tree is found by walking: once it is dead its children are
+ * init's and no longer known as its own. */
+static int kill_tree(struct exec *exec, int signal_number) {
+  if (signal_number == SIGKILL && exec->cgroup_kill_fd >= 0) {
+    ssize_t written = write(exec->cgroup_kill_fd, "1", 1);
+    /* A child that is killed before it joined its group is not in that group. */
+    if (!exec->reaped)
+      kill(exec->pid, SIGKILL);
+    return written < 0 ? errno : 0;
+  }
+  return exec->reaped ? ESRCH : tree_signal(exec->pid, signal_number);
+}
+
+int execs_kill(struct exec *exec, int signal_number, bool whole_tree) {
+  int error;
+  if (whole_tree)
+    error = kill_tree(exec, signal_number);
+  else if (exec->reaped)
+    error = ESRCH;
+  else
+    error = kill(exec->pid, signal_number) < 0 ? errno : 0;
+  if (!error && !exec->reaped)
+    exec->exit.flags |= VENUS_EXIT_KILLED_BY_REQUEST;
+  return error;
+}
+
+int execs_release(struct exec_table *table, struct exec *exec) {
+  if (exec->state != EXEC_EXITED)
+    return EBUSY;
+  free_slot(table, exec);
+  return 0;
+}
+
+int execs_expire(struct exec_table *table) {
+  uint64_t now = monotonic_us();
+  uint64_t next = UINT64_MAX;
+  for (unsigned i = 0; i < table->used; i++) {
+    struct exec *exec = &table->slots[i];
+    if (exec->state == EXEC_FREE || exec->deadline_us == 0)
+      continue;
+    if (exec->deadline_us <= now) {
+      exec->exit.flags |= VENUS_EXIT_TIMED_OUT;
+      kill_tree(exec, SIGKILL);
+      exec->deadline_us = now + KILL_AGAIN_US;
+    }
+    if (exec->deadline_us < next)
+      next = exec->deadline_us;
+  }
+  if (next == UINT64_MAX)
+    return -1;
+  /* Rounded up: waking early would only poll again. */
+  uint64_t wait_ms = (next - now + 999u) / 1000u;
+  return wait_ms > 3600000u ? 3600000 : (int)wait_ms;
+}

@@ -1,0 +1,26 @@
+/* File operations on behalf of the daemon. They run in an exec child after it has given up all that
+ * the sandbox may not do, so the kernel applies the sandbox's rights, root and limits to every path;
+ * no binary of the image is needed. */
+#ifndef VENUS_INIT_FILES_H
+#define VENUS_INIT_FILES_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/stat.h>
+
+#include "venus_init_protocol.h"
+
+/* Exit code of the child: 0, or 1 after an error record on stderr. `second` is RENAME's target. */
+int files_run(const struct venus_exec *request, const char *path, const char *second);
+
+/* 0 or errno. */
+int files_list(const char *path, uint64_t depth, uint64_t max_entries);
+int files_stat(const char *path, int follow);
+int files_write(const char *path, mode_t mode, int parents);
+int files_make_directory(const char *path, mode_t mode, int parents);
+int files_remove(const char *path, int recursive);
+
+/* Writes everything or fails. */
+int write_all(int fd, const void *bytes, size_t size);
+
+#endif

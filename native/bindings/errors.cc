@@ -1,0 +1,42 @@
+#include "bindings/errors.h"
+
+#include <pybind11/stl.h>
+
+#include "os/error.h"
+
+namespace venus::bindings {
+
+namespace py = pybind11;
+
+namespace {
+
+PyObject* native_error = nullptr;  // owned by the module, which is never unloaded
+
+void raise(const os::Error& error) {
+  py::object instance = py::reinterpret_borrow<py::object>(native_error)(error.what());
+  instance.attr("operation") = error.operation();
+  instance.attr("object") = error.object();
+  instance.attr("errno") = error.error_number();
+  instance.attr("op_index") = error.op_index;
+  PyErr_SetObject(native_error, instance.ptr());
+}
+
+}  // namespace
+
+void register_errors(py::module_& module) {
+  native_error = PyErr_NewExceptionWithDoc(
+      "sandboxd._native.NativeError",
+      "A failed system call or setup step: `operation` on `object` failed with `errno`.", nullptr,
+      nullptr);
+  if (native_error == nullptr) throw py::error_already_set();
+  module.add_object("NativeError", py::reinterpret_borrow<py::object>(native_error));
+  py::register_exception_translator([](std::exception_ptr pointer) {
+    try {
+      if (pointer) std::rethrow_exception(pointer);
+    } catch (const os::Error& error) {
+      raise(error);
+    }
+  });
+}
+
+}  // namespace venus::bindings

@@ -1,0 +1,45 @@
+// Processes by pidfd, and what a thread may change about itself.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <string>
+
+#include "os/fd.h"
+
+namespace venus::os {
+
+// A child of this process: killed and reaped on destruction unless released.
+class ChildProcess {
+ public:
+  ChildProcess(pid_t pid, UniqueFd pidfd) : pid_(pid), pidfd_(std::move(pidfd)) {}
+  ChildProcess(ChildProcess&&) = default;
+  ChildProcess& operator=(ChildProcess&&) = delete;
+  ~ChildProcess();
+
+  pid_t pid() const { return pid_; }
+  int pidfd() const { return pidfd_.get(); }
+  UniqueFd release() { return std::move(pidfd_); }
+
+ private:
+  pid_t pid_;
+  UniqueFd pidfd_;
+};
+
+enum class WaitOutcome { readable, exited, timed_out };
+
+// Waits until `fd` is readable or at its end, or the process of `pidfd` dies with `fd` silent.
+WaitOutcome wait_readable(int fd, int pidfd, std::chrono::steady_clock::time_point deadline);
+
+// The following change only the calling thread, irrevocably: for threads that end afterwards.
+
+void block_signals();
+
+// Moves the thread into the mount namespace of the process, at that namespace's root directory.
+void enter_mount_namespace(int pidfd);
+
+// File-system access as `uid`:`uid`, keeping all capabilities.
+void assume_filesystem_ids(uid_t uid);
+
+}  // namespace venus::os

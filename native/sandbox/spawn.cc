@@ -1,0 +1,115 @@
+#include "sandbox/spawn.h"
+
+#include <fcntl.h>
+
+#include <exception>
+#include <optional>
+#include <thread>
+
+#include "os/error.h"
+#include "os/init_process.h"
+#include "os/mount.h"
+#include "os/process.h"
+#include "sandbox/status.h"
+
+namespace venus::sandbox {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::string proc_path(pid_t pid, const char* name) {
+  return "/proc/" + std::to_string(pid) + "/" + name;
+}
+
+void validate(const SpawnRequest& request) {
+  auto refuse = [](const char* object) { throw os::Error("spawn", object, EINVAL); };
+  if (request.lower_fds.empty()) refuse("without lower directories");
+  if (request.root_mountpoint.empty() || request.root_mountpoint[0] != '/')
+    refuse("with a root mount point that is not absolute");
+  if (request.id_base == 0 || request.id_count == 0 ||
+      request.id_base > UINT32_MAX - request.id_count)
+    refuse("with an id range that holds the host's root or wraps");
+}
+
+void write_id_maps(pid_t pid, const SpawnRequest& request) {
+  std::string map =
+      "0 " + std::to_string(request.id_base) + " " + std::to_string(request.id_count) + "\n";
+  for (const char* name : {"uid_map", "gid_map"}) {
+    std::string path = proc_path(pid, name);
+    os::write_whole(os::open_path(path, O_WRONLY).get(), map, path);
+  }
+}
+
+void join_cgroups(pid_t pid, const std::vector<int>& procs_fds) {
+  std::string text = std::to_string(pid);
+  for (int fd : procs_fds) os::write_whole(fd, text, "cgroup.procs of the sandbox");
+}
+
+// Leaves the thread in the sandbox's mount namespace with the sandbox's file-system ids.
+//
+// The order is forced by the kernel: clones are made while this thread is still in the namespace of
+// the originals; the overlay remembers the credentials of its maker, which must be able to own files
+// as the sandbox's root (host root, through an idmapped upper, gets EOVERFLOW and the kernel then
+// mounts read-only without a word) and yet hold the host's capabilities.
+void mount_root(const os::WaitingInit& init, const SpawnRequest& request) {
+  os::UniqueFd user_namespace = os::open_path(proc_path(init.pid(), "ns/user"), O_RDONLY);
+  std::vector<os::UniqueFd> lowers;
+  os::OverlayLayers layers{};
+  for (int fd : request.lower_fds) {
+    lowers.push_back(os::clone_idmapped(fd, user_namespace.get(), "lower directory"));
+    layers.lower_fds.push_back(lowers.back().get());
+  }
+  os::UniqueFd upper_parent =
+      os::clone_idmapped(request.upper_parent_fd, user_namespace.get(), "parent of upper");
+  os::UniqueFd upper = os::open_at(upper_parent.get(), "upper", O_PATH | O_DIRECTORY);
+  os::UniqueFd work = os::open_at(upper_parent.get(), "work", O_PATH | O_DIRECTORY);
+  layers.upper_fd = upper.get();
+  layers.work_fd = work.get();
+  layers.options = request.overlay_options;
+
+  os::enter_mount_namespace(init.pidfd());
+  os::assume_filesystem_ids(request.id_base);
+  os::UniqueFd root = os::make_overlay(layers);
+  os::attach(root.get(), request.root_mountpoint);
+}
+
+Spawned run(const SpawnRequest& request) {
+  const auto start = Clock::now();
+  const auto deadline = start + request.timeout;
+  auto since_start = [start] {
+    return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start);
+  };
+  SpawnTimings timings{};
+  os::block_signals();
+  os::WaitingInit init({request.init_fd, request.plan_fd, request.listen_fd});
+  timings.cloned = since_start();
+  write_id_maps(init.pid(), request);
+  join_cgroups(init.pid(), request.cgroup_procs_fds);
+  timings.mapped = since_start();
+  mount_root(init, request);
+  timings.mounted = since_start();
+  init.go();
+  wait_ready(init.status_fd(), init.pidfd(), deadline);
+  timings.ready = since_start();
+  return {init.pid(), init.take(), timings};
+}
+
+}  // namespace
+
+Spawned spawn(const SpawnRequest& request) {
+  validate(request);
+  std::optional<Spawned> spawned;
+  std::exception_ptr failure;
+  std::thread([&] {
+    try {
+      spawned = run(request);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  }).join();
+  if (failure) std::rethrow_exception(failure);
+  return std::move(*spawned);
+}
+
+}  // namespace venus::sandbox
