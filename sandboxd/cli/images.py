@@ -45,7 +45,7 @@ def _row(info: ImageInfo) -> tuple[str, ...]:
 def import_image(socket: str, name: str, source: str) -> None:
     """Make an image from a root filesystem: a tar (- for standard input), or a directory.
 
-    A directory is copied by the daemon, so it must lie on the daemon's host; for root only.
+    For root only. A directory is copied by the daemon, so it must lie on the daemon's host.
     """
     with Daemon(socket) as daemon:
         if source == "-":
@@ -75,7 +75,7 @@ def build_base(socket: str, name: str, suite: str | None, packages: tuple[str, .
 @click.argument("name")
 @click.pass_obj
 def remove_image(socket: str, name: str) -> None:
-    """Remove an image that no sandbox uses."""
+    """Remove an image that no sandbox uses; for root only."""
     with Daemon(socket) as daemon:
         daemon.remove_image(name)
     click.echo(name)

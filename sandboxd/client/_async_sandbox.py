@@ -172,7 +172,7 @@ class AsyncDaemon:
         return await self._transport.call(_calls.list_images())
 
     async def import_image_tar(self, name: str, tar: AsyncData) -> ImageInfo:
-        """Sends the tar of a root filesystem; from a file object it is never held whole."""
+        """Sends the tar of a root filesystem, in pieces. For root only."""
         return await self._transport.call(
             _calls.put_image(name), content=async_pieces(tar), timeout_s=None
         )

@@ -13,6 +13,7 @@ from sandboxd.client._data import Data, pieces
 from sandboxd.client._sync_commands import Commands
 from sandboxd.client._sync_files import Files
 from sandboxd.client._transport import DEFAULT_REQUEST_TIMEOUT_S, SyncTransport
+from sandboxd.client.errors import ConnectionLost
 from sandboxd.client.types import DaemonInfo, ImageInfo, SandboxInfo, SandboxMetrics
 from sandboxd.errors import NotFound, SandboxGone, error_from_json
 
@@ -174,11 +175,11 @@ class Daemon:
         return self._transport.call(_calls.list_images())
 
     def import_image_tar(self, name: str, tar: Data) -> ImageInfo:
-        """Sends the tar of a root filesystem; from a file object it is never held whole."""
+        """Sends the tar of a root filesystem, in pieces. For root only."""
         return self._transport.call(_calls.put_image(name), content=pieces(tar), timeout_s=None)
 
     def import_image_directory(self, name: str, path: str | os.PathLike[str]) -> ImageInfo:
-        """Copies a directory on the daemon's host; for root only."""
+        """Copies a directory on the daemon's host; For root only."""
         return self._transport.call(
             _calls.import_image(name, os.path.abspath(path)), timeout_s=None
         )
@@ -210,8 +211,9 @@ class Daemon:
 
 
 def _progress(chunks: Iterator[bytes]) -> Iterator[str]:
-    """Lines of a build; an error object among them is raised."""
+    """Lines of a build, whose last one must be its result; an error is raised."""
     rest = b""
+    finished = False
     for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
@@ -222,3 +224,6 @@ def _progress(chunks: Iterator[bytes]) -> Iterator[str]:
                 raise error_from_json(value)
             if "line" in value:
                 yield str(value["line"])
+            finished = "image" in value
+    if not finished:
+        raise ConnectionLost("the answer ended before the build did", operation="build image")

@@ -1,0 +1,1 @@
+"""Benchmarks: each measures and asserts nothing, beside its rivals and its floor."""

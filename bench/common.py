@@ -1,0 +1,149 @@
+"""What the benchmarks share: subjects timed in interleaved rounds, host facts, the report.
+
+Rounds are interleaved because this kind of machine drifts: a rival that is measured in another
+minute is measured on another machine.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+BUILD = ROOT / "build" / "bench"
+
+# Measures once; returns milliseconds.
+Sample = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is measured; `sample` is None where it is not installed."""
+
+    name: str
+    sample: Sample | None
+
+
+def compiled(name: str) -> str:
+    """The static C program bench/NAME.c, built when its source is newer."""
+    source, binary = ROOT / "bench" / f"{name}.c", BUILD / name
+    if not binary.exists() or binary.stat().st_mtime < source.stat().st_mtime:
+        BUILD.mkdir(parents=True, exist_ok=True)
+        flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-O2", "-static"]
+        subprocess.run(["cc", *flags, "-o", binary, source], check=True)
+    return str(binary)
+
+
+def timed_program(until: str, argv: list[str] | None) -> Sample | None:
+    """Times a program from spawn until `byte` (of output) or `exit`, by bench/driver.c."""
+    if argv is None:
+        return None
+    driver = compiled("driver")
+    return lambda: _one_line_ms([driver, until, "1", *argv])
+
+
+def timed_floor(what: str, *argv: str) -> Sample:
+    floor = compiled("floor")
+    return lambda: _one_line_ms([floor, what, "1", *argv])
+
+
+def _one_line_ms(argv: list[str]) -> float:
+    done = subprocess.run(argv, stdout=subprocess.PIPE, check=True)
+    return int(done.stdout) / 1e6
+
+
+def unpacked_image(place: Path) -> Path:
+    """The base image as a directory, so that the rivals start from the same files."""
+    rootfs = place / "rootfs"
+    rootfs.mkdir()
+    with tarfile.open(os.environ["VENUS_BASE_TAR"]) as tar:
+        # Device nodes are the rivals' own business: each mounts a /dev of its own.
+        members = (member for member in tar if not member.isdev())
+        tar.extractall(rootfs, members=members, filter="fully_trusted")
+    return rootfs
+
+
+def bwrap_command(rootfs: Path, *argv: str) -> list[str] | None:
+    """bubblewrap in its strictest common form; None where it is not installed."""
+    if shutil.which("bwrap") is None:
+        return None
+    mounts = ["--ro-bind", str(rootfs), "/", "--proc", "/proc", "--dev", "/dev"]
+    return ["bwrap", "--unshare-all", *mounts, "--tmpfs", "/tmp", *argv]
+
+
+def measure(subjects: list[Subject], rounds: int, warm_up: int = 3) -> dict[str, list[float]]:
+    """`rounds` samples of each, one of each in turn; the first of the turn rotates."""
+    present = [subject for subject in subjects if subject.sample is not None]
+    samples: dict[str, list[float]] = {subject.name: [] for subject in present}
+    for number in range(-warm_up, rounds):
+        start = number % len(present)
+        for subject in present[start:] + present[:start]:
+            assert subject.sample is not None
+            taken = subject.sample()
+            if number >= 0:
+                samples[subject.name].append(taken)
+        _progress(number + 1, rounds)
+    return samples
+
+
+def _progress(done: int, rounds: int) -> None:
+    if sys.stderr.isatty() and done > 0:
+        print(f"\r{done}/{rounds}", end="\n" if done == rounds else "", file=sys.stderr)
+
+
+def quantile(samples: list[float], share: float) -> float:
+    ordered = sorted(samples)
+    return ordered[min(len(ordered) - 1, math.floor(share * len(ordered)))]
+
+
+def host_facts() -> dict[str, object]:
+    cpu = memory_kib = None
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            cpu = line.split(":", 1)[1].strip()
+            break
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemTotal"):
+            memory_kib = int(line.split()[1])
+            break
+    return {
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "memory_mib": None if memory_kib is None else memory_kib // 1024,
+        "python": platform.python_version(),
+        "load_average": list(os.getloadavg()),
+    }
+
+
+def report(name: str, subjects: list[Subject], samples: Mapping[str, list[float]]) -> None:
+    """A table for people on standard error; one JSON object as the last line of output."""
+    result: dict[str, object] = {"bench": name}
+    shares = (("p10", 0.1), ("p50", 0.5), ("p90", 0.9), ("p99", 0.99))
+    quantiles: dict[str, dict[str, float] | None] = {}
+    print(f"{name}, milliseconds:", file=sys.stderr)
+    print(f"  {'':12}{'n':>6}" + "".join(f"{n:>9}" for n, _ in shares), file=sys.stderr)
+    for subject in subjects:
+        taken = samples.get(subject.name)
+        if not taken:
+            result[f"{subject.name}_p50_ms"] = quantiles[subject.name] = None
+            print(f"  {subject.name:12}  not installed", file=sys.stderr)
+            continue
+        found = {label: round(quantile(taken, share), 3) for label, share in shares}
+        result[f"{subject.name}_p50_ms"] = found["p50"]
+        quantiles[subject.name] = {**found, "min": round(min(taken), 3), "n": len(taken)}
+        cells = "".join(f"{value:9.2f}" for value in found.values())
+        print(f"  {subject.name:12}{len(taken):6}{cells}", file=sys.stderr)
+    result["quantiles"] = quantiles
+    result["host"] = host_facts()
+    print(json.dumps(result))

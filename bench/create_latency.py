@@ -1,0 +1,92 @@
+"""From the request for a new sandbox to the first byte that `echo` writes in it.
+
+venus:     create, then exec, through the Python client
+venus_raw: the same two requests over a bare socket
+bwrap:     bwrap --unshare-all, over the same root filesystem
+runc:      runc run, over the same root filesystem
+floor:     clone3 with all namespaces, and exec; nothing else
+
+Ending the sandbox is not timed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from pathlib import Path
+
+import click
+
+from bench.common import (
+    Sample,
+    Subject,
+    bwrap_command,
+    measure,
+    report,
+    timed_floor,
+    timed_program,
+    unpacked_image,
+)
+from bench.raw import RawConnection
+from bench.runc import Runc
+from sandboxd.client import Sandbox
+from sandboxd.protocol import FrameType
+
+ECHO = ("/bin/echo", "hello")
+
+
+def venus(socket: str) -> Sample:
+    def sample() -> float:
+        begin = time.perf_counter()
+        with Sandbox.create(socket=socket) as sandbox:
+            with sandbox.commands.run(ECHO, True) as handle:
+                output = iter(handle)
+                next(output)
+                taken = time.perf_counter() - begin
+                for _ in output:
+                    pass
+        return taken * 1000
+
+    return sample
+
+
+def venus_raw(connection: RawConnection) -> Sample:
+    def sample() -> float:
+        begin = time.perf_counter()
+        sandbox_id = connection.create("base")
+        taken = None
+        for frame_type in connection.run(sandbox_id, list(ECHO)):
+            if frame_type is FrameType.STDOUT and taken is None:
+                taken = time.perf_counter() - begin
+        connection.kill(sandbox_id)
+        if taken is None:
+            raise RuntimeError("echo wrote nothing")
+        return taken * 1000
+
+    return sample
+
+
+@click.command(help=__doc__)
+@click.option("--socket", required=True, help="The daemon's socket.")
+@click.option("--rounds", default=60, show_default=True)
+def main(socket: str, rounds: int) -> None:
+    with contextlib.ExitStack() as stack:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="venus-bench-")))
+        rootfs = unpacked_image(place)
+        bwrap = bwrap_command(rootfs, *ECHO)
+        runc = Runc(place, rootfs).run_command(*ECHO) if Runc.installed() else None
+        connection = stack.enter_context(contextlib.closing(RawConnection(socket)))
+        subjects = [
+            Subject("venus", venus(socket)),
+            Subject("venus_raw", venus_raw(connection)),
+            Subject("bwrap", timed_program("byte", bwrap)),
+            Subject("runc", timed_program("byte", runc)),
+            Subject("floor", timed_floor("create", *ECHO)),
+        ]
+        samples = measure(subjects, rounds)
+    report("create_latency", subjects, samples)
+
+
+if __name__ == "__main__":
+    main()
