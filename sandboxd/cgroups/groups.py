@@ -81,6 +81,9 @@ class CgroupBackend(Protocol):
     def usage(self, sandbox_id: str) -> GroupUsage:
         """The accounts as they stand; `FileNotFoundError` if the sandbox has no groups."""
 
+    def oom_kills(self, sandbox_id: str) -> int:
+        """How many processes of the sandbox the kernel killed for want of memory."""
+
     def set_frozen(self, sandbox_id: str, frozen: bool) -> None:
         """Stop or continue all processes; returns once they are stopped."""
 

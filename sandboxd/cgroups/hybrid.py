@@ -149,8 +149,11 @@ class HybridBackend:
             memory_peak_bytes=_read_number(memory / "memory.max_usage_in_bytes"),
             cpu_s=self._cpu_s(sandbox_id),
             pids=max(0, _read_number(self._parents["pids"] / sandbox_id / "pids.current") - 1),
-            oom_kills=_read_field(memory / "memory.oom_control", "oom_kill"),
+            oom_kills=self.oom_kills(sandbox_id),
         )
+
+    def oom_kills(self, sandbox_id: str) -> int:
+        return _read_field(self._parents["memory"] / sandbox_id / "memory.oom_control", "oom_kill")
 
     def _cpu_s(self, sandbox_id: str) -> float:
         if self._unified is not None:
