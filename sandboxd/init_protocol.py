@@ -129,11 +129,12 @@ class CloneMount(SetupOp):
 
 @dataclass(frozen=True)
 class PivotRoot(SetupOp):
-    """Make ``new_root`` the root. The old tree stays mounted (but below the new root's reach)
+    """Make the overlay that spawn mounted the root, or the directory ``new_root``, which init must
+    be able to reach with the rights of the sandbox's root. The old tree stays mounted (but below the new root's reach)
     until DetachOldRoot, because the kernel lets a user namespace mount a fresh proc or sysfs only
     while it can still see one."""
 
-    new_root: str
+    new_root: str = ""
     KIND: ClassVar[int] = 4
 
     def _fields(self) -> _OpFields:
@@ -414,7 +415,6 @@ class ExecStep(enum.IntEnum):
     CWD = 11
     SECCOMP = 12
     EXEC = 13
-    ABORTED = 14
 
 
 class ExecState(enum.IntEnum):

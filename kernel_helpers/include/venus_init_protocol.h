@@ -38,7 +38,8 @@ enum venus_init_fd {
   VENUS_FD_PLAN = 3,
   VENUS_FD_STATUS = 4,
   VENUS_FD_LISTEN = 5,
-  VENUS_FD_FIRST_FREE = 6,
+  VENUS_FD_ROOT = 6, /* O_PATH, the mounted root overlay; closed after setup */
+  VENUS_FD_FIRST_FREE = 7,
 };
 
 /* ---- setup plan -------------------------------------------------------------------------------- */
@@ -88,7 +89,7 @@ enum venus_op_kind {
   VENUS_OP_UNSHARE_CGROUP = 1,   /* - */
   VENUS_OP_MOUNTS_PRIVATE = 2,   /* - */
   VENUS_OP_CLONE_MOUNT = 3,      /* s0 path -> slot (open_tree clone, not recursive) */
-  VENUS_OP_PIVOT_ROOT = 4,       /* s0 new root; the old root stays until DETACH_OLD_ROOT */
+  VENUS_OP_PIVOT_ROOT = 4,       /* s0 new root, "" = FD_ROOT; old root stays until DETACH_OLD_ROOT */
   VENUS_OP_DETACH_OLD_ROOT = 5,  /* - */
   VENUS_OP_MOUNT = 6,            /* s0 fstype, s1 target, s2 data, number MS_* flags */
   VENUS_OP_ATTACH_MOUNT = 7,     /* slot -> s0 path; number MOUNT_ATTR_* set first, slot is emptied */

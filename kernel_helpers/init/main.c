@@ -116,6 +116,7 @@ int main(void) {
   prctl(PR_SET_NAME, "sandbox-init");
   setup_run(VENUS_FD_PLAN, &policy, &status);
   close(VENUS_FD_PLAN);
+  close(VENUS_FD_ROOT);
   int signal_fd = status.kind == VENUS_STATUS_READY ? open_signals() : -1;
   if (status.kind == VENUS_STATUS_READY && (signal_fd < 0 || prctl(PR_SET_DUMPABLE, 0) < 0 ||
                                             fcntl(VENUS_FD_LISTEN, F_SETFD, FD_CLOEXEC) < 0 ||

@@ -54,7 +54,10 @@ static int pivot(struct setup *setup, const struct plan_op *op) {
   if (setup->old_root_fd >= 0)
     return EINVAL;
   setup->old_root_fd = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
-  if (setup->old_root_fd < 0 || chdir(op->string[0]) < 0)
+  if (setup->old_root_fd < 0)
+    return errno;
+  /* By descriptor the host directories above the mount point may be closed to the sandbox's root. */
+  if ((*op->string[0] ? chdir(op->string[0]) : fchdir(VENUS_FD_ROOT)) < 0)
     return errno;
   /* put_old = new_root stacks the old root on top of the new one (pivot_root(2)): no directory in
    * the image is needed for it, and path lookups, which start below that stack, do not see it. */

@@ -1,7 +1,10 @@
 #include "os/fd.h"
 
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <unistd.h>
+
+#include <cstring>
 
 #include "os/error.h"
 
@@ -16,6 +19,29 @@ Pipe make_pipe() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) < 0) fail("pipe2", "pipe");
   return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+SocketPair make_socket_pair() {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
+    fail("socketpair", "AF_UNIX");
+  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+void send_with_fd(int socket, char byte, int fd, const std::string& object) {
+  iovec vector{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof fd)] = {};
+  msghdr message{};
+  message.msg_iov = &vector;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof fd);
+  std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
+  if (::sendmsg(socket, &message, MSG_NOSIGNAL) < 0) fail("sendmsg", object);
 }
 
 UniqueFd open_path(const std::string& path, int flags) {

@@ -33,7 +33,14 @@ struct Pipe {
   UniqueFd write_end;
 };
 
+struct SocketPair {
+  UniqueFd first;
+  UniqueFd second;
+};
+
 Pipe make_pipe();
+SocketPair make_socket_pair();  // AF_UNIX SOCK_SEQPACKET
+void send_with_fd(int socket, char byte, int fd, const std::string& object);
 UniqueFd open_path(const std::string& path, int flags);
 UniqueFd open_at(int directory, const char* name, int flags);
 // One read; the number of bytes, 0 at the end.

@@ -12,10 +12,12 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "os/error.h"
 #include "venus_init_protocol.h"
@@ -28,7 +30,7 @@ constexpr std::size_t kStackSize = 64 * 1024;
 constexpr char kGo = 'g';
 
 // Descriptors of the child, and their final numbers.
-enum Place { kNull, kPlan, kStatus, kListen, kInit, kGoRead, kPlaces };
+enum Place { kNull, kPlan, kStatus, kListen, kInit, kGoSocket, kPlaces };
 constexpr int kInitNumber = VENUS_FD_FIRST_FREE;
 constexpr int kGoNumber = VENUS_FD_FIRST_FREE + 1;
 
@@ -75,12 +77,31 @@ long arrange(const ChildArguments& arguments, int (&high)[kPlaces]) {
                {kStatus, VENUS_FD_STATUS, 0},
                {kListen, VENUS_FD_LISTEN, 0},
                {kInit, kInitNumber, O_CLOEXEC},
-               {kGoRead, kGoNumber, O_CLOEXEC}};
+               {kGoSocket, kGoNumber, O_CLOEXEC}};
   for (const auto& move : moves) {
     result = raw(SYS_dup3, high[move.place], move.number, move.flags);
     if (result < 0) return result;
   }
   return raw(SYS_close_range, kGoNumber + 1, ~0u, 0);
+}
+
+// Waits for the word to go, which brings the root mount. False: the parent gave up or died.
+bool receive_go(int* root_fd) {
+  char go = 0;
+  iovec vector{&go, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+  msghdr message{};
+  message.msg_iov = &vector;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  long result;
+  while ((result = raw(SYS_recvmsg, kGoNumber, reinterpret_cast<long>(&message), 0)) == -EINTR) {
+  }
+  const cmsghdr* header = CMSG_FIRSTHDR(&message);
+  if (result != 1 || go != kGo || header == nullptr) return false;
+  *root_fd = *reinterpret_cast<const int*>(CMSG_DATA(header));
+  return true;
 }
 
 int child_main(void* argument) {
@@ -89,11 +110,13 @@ int child_main(void* argument) {
   long result = arrange(arguments, high);
   if (result < 0) child_fail(arguments.fds[kStatus], result);
 
-  char go = 0;
-  while ((result = raw(SYS_read, kGoNumber, reinterpret_cast<long>(&go), 1)) == -EINTR) {
-  }
-  if (result != 1 || go != kGo) raw(SYS_exit_group, 0);  // the parent gave up or died
+  int root_fd = -1;
+  if (!receive_go(&root_fd)) raw(SYS_exit_group, 0);
 
+  // VENUS_FD_ROOT is free: the descriptor that comes with the word is the only one up there.
+  if (root_fd != VENUS_FD_ROOT && (result = raw(SYS_dup3, root_fd, VENUS_FD_ROOT, 0)) < 0)
+    child_fail(VENUS_FD_STATUS, result);
+  raw(SYS_close_range, kGoNumber, ~0u, 0);
   if ((result = raw(SYS_setgroups, 0, 0)) < 0 || (result = raw(SYS_setresgid, 0, 0, 0)) < 0 ||
       (result = raw(SYS_setresuid, 0, 0, 0)) < 0 || (result = raw(SYS_setsid)) < 0 ||
       (result = raw(SYS_chdir, reinterpret_cast<long>("/"))) < 0)
@@ -116,7 +139,7 @@ struct WaitingInit::Stack {
 
 WaitingInit::WaitingInit(const InitDescriptors& descriptors) {
   UniqueFd null = open_path("/dev/null", O_RDWR);
-  Pipe go = make_pipe();
+  SocketPair go = make_socket_pair();
   Pipe status = make_pipe();
   void* memory = ::mmap(nullptr, sizeof(Stack), PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
@@ -128,7 +151,7 @@ WaitingInit::WaitingInit(const InitDescriptors& descriptors) {
   arguments.fds[kStatus] = status.write_end.get();
   arguments.fds[kListen] = descriptors.listen_fd;
   arguments.fds[kInit] = descriptors.init_fd;
-  arguments.fds[kGoRead] = go.read_end.get();
+  arguments.fds[kGoSocket] = go.second.get();
   arguments.above_all = std::max(*std::max_element(arguments.fds, arguments.fds + kPlaces),
                                  kGoNumber) + 1;
 
@@ -142,7 +165,7 @@ WaitingInit::WaitingInit(const InitDescriptors& descriptors) {
     throw Error("clone", "namespaces of the sandbox", error_number);
   }
   child_ = new ChildProcess(pid, UniqueFd(pidfd));
-  go_ = std::move(go.write_end);
+  go_ = std::move(go.first);
   status_ = std::move(status.read_end);
 }
 
@@ -151,7 +174,7 @@ WaitingInit::~WaitingInit() {
   ::munmap(stack_, sizeof(Stack));
 }
 
-void WaitingInit::go() { write_whole(go_.get(), {&kGo, 1}, "go pipe of sandbox-init"); }
+void WaitingInit::go(int root_fd) { send_with_fd(go_.get(), kGo, root_fd, "sandbox-init"); }
 
 UniqueFd WaitingInit::take() { return child_->release(); }
 

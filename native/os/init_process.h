@@ -27,8 +27,9 @@ class WaitingInit {
   int pidfd() const { return child_->pidfd(); }
   int status_fd() const { return status_.get(); }
 
-  // Lets the child exec. Its id maps and cgroups must be in place.
-  void go();
+  // Lets the child exec, with `root_fd` (its root mount) as VENUS_FD_ROOT. Its id maps and cgroups
+  // must be in place.
+  void go(int root_fd);
 
   // The descriptor of the process, which is the caller's from now on. Only after init has reported:
   // before that the child may still stand on a stack of ours.

@@ -52,7 +52,7 @@ void join_cgroups(pid_t pid, const std::vector<int>& procs_fds) {
 // the originals; the overlay remembers the credentials of its maker, which must be able to own files
 // as the sandbox's root (host root, through an idmapped upper, gets EOVERFLOW and the kernel then
 // mounts read-only without a word) and yet hold the host's capabilities.
-void mount_root(const os::WaitingInit& init, const SpawnRequest& request) {
+os::UniqueFd mount_root(const os::WaitingInit& init, const SpawnRequest& request) {
   os::UniqueFd user_namespace = os::open_path(proc_path(init.pid(), "ns/user"), O_RDONLY);
   std::vector<os::UniqueFd> lowers;
   os::OverlayLayers layers{};
@@ -72,6 +72,7 @@ void mount_root(const os::WaitingInit& init, const SpawnRequest& request) {
   os::assume_filesystem_ids(request.id_base);
   os::UniqueFd root = os::make_overlay(layers);
   os::attach(root.get(), request.root_mountpoint);
+  return root;
 }
 
 Spawned run(const SpawnRequest& request) {
@@ -87,9 +88,9 @@ Spawned run(const SpawnRequest& request) {
   write_id_maps(init.pid(), request);
   join_cgroups(init.pid(), request.cgroup_procs_fds);
   timings.mapped = since_start();
-  mount_root(init, request);
+  os::UniqueFd root = mount_root(init, request);
   timings.mounted = since_start();
-  init.go();
+  init.go(root.get());
   wait_ready(init.status_fd(), init.pidfd(), deadline);
   timings.ready = since_start();
   return {init.pid(), init.take(), timings};
