@@ -1,0 +1,19 @@
+"""Episodes: a policy acts in one sandbox, turn by turn, and is scored by the task's verifier."""
+
+from venusrl.episode.record import Episode, Outcome, SandboxTimes, Turn
+from venusrl.episode.rollout import Job, roll_out
+from venusrl.episode.runner import EpisodeConfig, EpisodeRunner
+from venusrl.episode.sandbox import CommandCounter, DaemonSandboxes
+
+__all__ = [
+    "CommandCounter",
+    "DaemonSandboxes",
+    "Episode",
+    "EpisodeConfig",
+    "EpisodeRunner",
+    "Job",
+    "Outcome",
+    "SandboxTimes",
+    "Turn",
+    "roll_out",
+]
