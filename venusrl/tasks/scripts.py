@@ -39,7 +39,7 @@ def holds(path: str, text: str) -> str:
 
 def prints(command: str, text: str) -> str:
     """``command`` writes exactly this text to its standard output."""
-    return f'[ "$({command} 2>/dev/null; echo .)" = {shlex.quote(text + ".")} ]'
+    return f'[ "$({{ {command}; }} 2>/dev/null; echo .)" = {shlex.quote(text + ".")} ]'
 
 
 def is_file(path: str) -> str:

@@ -1,0 +1,80 @@
+"""Stop one of two running processes, where one name is the beginning of the other."""
+
+from venusrl.tasks import scripts
+from venusrl.tasks.draw import Draw
+from venusrl.tasks.task import Facts, Family, Steps, one
+
+PROMPT = "stop the process {a} and keep all others"
+SOLUTION = "pkill -x {a}"
+NOT_EXACT = "pkill {a}"
+PAUSED = "pkill -STOP -x {a}"
+LISTED = "pgrep -x {a} > {a}"
+
+# A process ends within this many seconds by itself, should the sandbox outlive the task.
+LIFETIME_S = 600
+
+
+def _draw(draw: Draw) -> Facts:
+    a = draw.word()
+    return {"d": draw.directory(), "a": a, "b": draw.longer(a)}
+
+
+def _setup(facts: Facts) -> str:
+    # The name of a process is the last part of the path that was executed, here a link's.
+    links = [f"{facts['d']}/{facts[name]}" for name in ("a", "b")]
+    return scripts.setup(
+        facts,
+        [facts["d"]],
+        {},
+        *(f"ln -s /bin/sleep {link}" for link in links),
+        *(f"{link} {LIFETIME_S} < /dev/null > /dev/null 2>&1 &" for link in links),
+    )
+
+
+def _verify(facts: Facts) -> str:
+    # A signalled process needs a moment to end and be reaped.
+    wait = (
+        f"i=0; while pgrep -x {facts['a']} > /dev/null && [ $i -lt 10 ]; "
+        "do sleep 0.02; i=$((i+1)); done"
+    )
+    return f"{wait}\n" + scripts.verify(
+        f"! pgrep -x {facts['a']} > /dev/null",
+        # Running, not paused.
+        f"pgrep -r S -x {facts['b']} > /dev/null",
+        scripts.lists(facts["d"], [facts["a"], facts["b"]]),
+    )
+
+
+def _solve(facts: Facts) -> Steps:
+    return one(SOLUTION.format(**facts))
+
+
+def _flaws(facts: Facts) -> dict[str, Steps]:
+    return {
+        "not_exact": one(NOT_EXACT.format(**facts)),
+        "paused": one(PAUSED.format(**facts)),
+        "listed": one(LISTED.format(**facts)),
+    }
+
+
+def _near_misses(facts: Facts) -> tuple[str, ...]:
+    return (
+        "pkill -x {b}".format(**facts),
+        "pkill -x {a}; pkill -STOP -x {b}".format(**facts),
+        "rm {d}/{a}".format(**facts),
+        "pkill -x {a}; rm {d}/{b}".format(**facts),
+    )
+
+
+FAMILY = Family(
+    name="processes",
+    max_turns=1,
+    prompt=PROMPT,
+    draw=_draw,
+    setup=_setup,
+    verify=_verify,
+    solve=_solve,
+    flaws=_flaws,
+    near_misses=_near_misses,
+    templates=(PROMPT, SOLUTION, NOT_EXACT, PAUSED, LISTED),
+)
