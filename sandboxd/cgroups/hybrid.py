@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from sandboxd.cgroups import fast_join
 from sandboxd.cgroups.groups import CgroupLimits, ExecCgroup, GroupUsage
 from sandboxd.cgroups.hierarchies import Hierarchies
 from sandboxd.errors import InternalError, errno_text
@@ -43,6 +44,8 @@ class HybridBackend:
             if name in hierarchies.v1
         }  # fmt: skip
         self._unified = hierarchies.unified and hierarchies.unified / parent
+        self._tuned_hierarchy = hierarchies.unified or hierarchies.v1["pids"]
+        self._tuned = False
         if self._unified is None and "cpuacct" in hierarchies.v1:
             self._parents["cpuacct"] = hierarchies.v1["cpuacct"] / parent
 
@@ -54,8 +57,11 @@ class HybridBackend:
         return self._v1_parents() + ([self._unified] if self._unified else [])
 
     def prepare(self) -> None:
+        # A parent that is there already was left by a killed daemon, and so was its tuning.
+        killed_before = self._parents["pids"].exists()
         for parent in self._all_parents():
             parent.mkdir(exist_ok=True)
+        self._tune(killed_before)
         devices = self._parents.get("devices")
         if devices is not None and not any(entry.is_dir() for entry in devices.iterdir()):
             # Sandboxes' groups inherit it. Belt and braces: a user namespace can make no nodes.
@@ -63,7 +69,17 @@ class HybridBackend:
             for device in ALLOWED_DEVICES:
                 _write(devices / "devices.allow", f"c {device} rwm")
 
+    def _tune(self, killed_before: bool) -> None:
+        with contextlib.suppress(OSError):  # joins are slower on a kernel without the option
+            if not fast_join.is_enabled(self._tuned_hierarchy):
+                fast_join.enable(self._tuned_hierarchy)
+                self._tuned = True
+            self._tuned = self._tuned or killed_before
+
     def close(self) -> None:
+        if self._tuned:
+            fast_join.disable(self._tuned_hierarchy)
+            self._tuned = False
         for parent in self._all_parents():
             try:
                 os.rmdir(parent)
