@@ -245,7 +245,6 @@ class Launcher:
         spec = IsolationSpec(
             sandbox_id=request.sandbox_id,
             hostname=request.hostname,
-            root_mountpoint=os.fspath(self._config.root_mountpoint),
             memory_bytes=request.limits.memory_bytes,
             open_files=self._open_files,
         )
@@ -259,7 +258,7 @@ class Launcher:
                 init_fd=self._init_fd,
                 plan_fd=self._plan(building, encode_plan(ops, exec_policy(spec))),
                 listen_fd=building.listener.fileno(),
-                root_mountpoint=spec.root_mountpoint,
+                root_mountpoint=os.fspath(self._config.root_mountpoint),
                 lower_fds=[building.open(building.image_root, os.O_RDONLY | os.O_DIRECTORY)],
                 upper_parent_fd=building.open(building.upper_parent, os.O_RDONLY | os.O_DIRECTORY),
                 id_base=self._ids.base_for(request.tenant_uid),

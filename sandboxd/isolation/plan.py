@@ -89,8 +89,6 @@ class IsolationSpec:
 
     sandbox_id: str
     hostname: str
-    root_mountpoint: str
-    """Host path where the root overlay stands in the sandbox's mount namespace."""
     memory_bytes: int
     open_files: int = DEFAULT_OPEN_FILES
     """Hard limit of open descriptors; the daemon's own, which cannot be exceeded."""
@@ -102,7 +100,7 @@ def setup_ops(spec: IsolationSpec) -> list[SetupOp]:
         UnshareCgroup(),
         MountsPrivate(),
         *(CloneMount(f"/dev/{name}", slot) for slot, name in enumerate(DEVICES)),
-        PivotRoot(spec.root_mountpoint),
+        PivotRoot(),
         *_kernel_filesystems(),
         DetachOldRoot(),
         *_devices(),

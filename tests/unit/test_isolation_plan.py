@@ -17,7 +17,6 @@ pytestmark = pytest.mark.unit
 SPEC = IsolationSpec(
     sandbox_id="sb-1",
     hostname="worker",
-    root_mountpoint="/run/venus/root",
     memory_bytes=1 << 30,
     open_files=20000,
 )
@@ -36,7 +35,7 @@ def mounts() -> dict[str, protocol.Mount]:
 
 
 def test_nothing_of_the_image_is_resolved_before_the_pivot() -> None:
-    pivot = index_of(protocol.PivotRoot("/run/venus/root"))
+    pivot = index_of(protocol.PivotRoot())
     before = ops()[:pivot]
     assert {type(op) for op in before} == {
         protocol.UnshareCgroup,
@@ -50,7 +49,7 @@ def test_nothing_of_the_image_is_resolved_before_the_pivot() -> None:
 
 
 def test_proc_and_sysfs_are_mounted_while_the_hosts_are_in_sight_and_nothing_else_is() -> None:
-    pivot = index_of(protocol.PivotRoot("/run/venus/root"))
+    pivot = index_of(protocol.PivotRoot())
     detach = index_of(protocol.DetachOldRoot())
     between = [op for op in ops()[pivot + 1 : detach] if isinstance(op, protocol.Mount)]
     assert [op.fstype for op in between] == ["proc", "sysfs"]
