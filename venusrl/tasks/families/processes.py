@@ -32,15 +32,13 @@ def _setup(facts: Facts) -> str:
 
 
 def _verify(facts: Facts) -> str:
-    # A signalled process needs a moment to end and be reaped.
-    wait = (
-        f"i=0; while pgrep -x {facts['a']} > /dev/null && [ $i -lt 10 ]; "
-        "do sleep 0.02; i=$((i+1)); done"
-    )
+    # Zombies are gone: they only wait to be reaped. A signalled process needs a moment to end.
+    running = f"pgrep -r DRSTt -x {facts['a']} > /dev/null"
+    wait = f"i=0; while [ $i -lt 5 ] && {running}; do sleep 0.02; i=$((i+1)); done"
     return f"{wait}\n" + scripts.verify(
-        f"! pgrep -x {facts['a']} > /dev/null",
-        # Running, not paused.
-        f"pgrep -r S -x {facts['b']} > /dev/null",
+        f"! {running}",
+        # Neither ended nor paused.
+        f"pgrep -r DRS -x {facts['b']} > /dev/null",
         scripts.lists(facts["d"], [facts["a"], facts["b"]]),
     )
 
