@@ -189,6 +189,7 @@ def errno_text(number: int) -> str:
 
 _ERRNO_CLASSES: Mapping[int, type[VenusError]] = {
     errno_names.ENOENT: NotFound,
+    errno_names.ESRCH: NotFound,
     errno_names.ENOTDIR: InvalidRequest,
     errno_names.EISDIR: InvalidRequest,
     errno_names.EINVAL: InvalidRequest,

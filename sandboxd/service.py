@@ -81,7 +81,7 @@ class SandboxService:
     @property
     def storage_backend(self) -> str:
         """`btrfs` or `plain`."""
-        return self._launcher.storage_backend
+        return "btrfs" if self._launcher.limits_disk else "plain"
 
     # -- looking ---------------------------------------------------------------------------------
 

@@ -266,7 +266,7 @@ async def exec_response(request: Request, sandbox_id: str) -> Response:
 
 def _find_exec(sandbox: LiveSandbox, exec_id: int, operation: str) -> RunningExec:
     running = sandbox.execs.get(exec_id)
-    if running is None or not running.is_program:
+    if running is None or not running.is_program or running.over:
         raise NotFound("there is no such command", operation=operation, object=f"exec {exec_id}")
     return running
 
