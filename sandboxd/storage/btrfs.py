@@ -169,11 +169,10 @@ class BtrfsStore:
             os.close(volume_fd)
 
     def names(self, collection: Collection) -> set[str]:
-        # Not through the kept descriptor: btrfs lists what was in the directory when that was opened
-        # (or last rewound at its end), so that it would miss what came since.
-        descriptor = os.open(
-            ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._collection_fds[collection]
-        )
+        # Not through the kept descriptor: of an open directory, btrfs lists only what was in it
+        # when it was opened.
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        descriptor = os.open(".", flags, dir_fd=self._collection_fds[collection])
         try:
             return set(os.listdir(descriptor))
         finally:
