@@ -68,7 +68,7 @@ class NativeConversation:
         return [*encode_ordinary(self.tokenizer, command), self.end_id]
 
     def command(self, token_ids: Sequence[int]) -> str:
-        return self.tokenizer.decode(list(token_ids), skip_special_tokens=True)
+        return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=True))
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class ChatConversation:
         return [*self.after_reply, *text, *self.before_reply]
 
     def command(self, token_ids: Sequence[int]) -> str:
-        return self.tokenizer.decode(list(token_ids), skip_special_tokens=True).strip()
+        return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=True)).strip()
 
 
 def conversation_for(tokenizer: PreTrainedTokenizerBase) -> NativeConversation | ChatConversation:

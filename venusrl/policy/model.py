@@ -44,7 +44,7 @@ def new_policy(tokenizer: PreTrainedTokenizerBase, seed: int) -> Qwen3ForCausalL
     """A fresh policy whose weights depend on ``seed`` alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Qwen3ForCausalLM(policy_config(tokenizer))
+        model = Qwen3ForCausalLM(policy_config(tokenizer))  # type: ignore[no-untyped-call]
     parameters = sum(parameter.numel() for parameter in model.parameters())
     if parameters > MAX_PARAMETERS:
         raise ValueError(

@@ -83,7 +83,7 @@ def build_tokenizer(fragments: Iterable[str]) -> PreTrainedTokenizerFast:
     else:
         tokenizer.pre_tokenizer = byte_level
     tokenizer.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
         pad_token=PAD,
         eos_token=END,
@@ -117,7 +117,8 @@ def _encode_stray(tokenizer: PreTrainedTokenizerBase, run: str) -> list[int]:
         symbols = _to_symbols(run.encode("utf-8", "surrogateescape"))
         return [vocabulary[symbol] for symbol in symbols]
     except (KeyError, UnicodeEncodeError):
-        return tokenizer.encode("\ufffd" * len(run), add_special_tokens=False)
+        text = "\ufffd" * len(run)
+        return list(tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
 
 
 def decode_bytes(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> bytes:

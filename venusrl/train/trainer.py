@@ -74,8 +74,10 @@ class Trainer:
             str(model_dir), local_files_only=True
         )
         # No dropout, ever: the ratio compares with what the engine, which has none, computed.
-        self.model.eval()
-        self._reference = load_model(model_dir).eval() if self.config.kl_coef else None
+        self.model.train(False)
+        self._reference = None
+        if self.config.kl_coef:
+            self._reference = load_model(model_dir).train(False)
         self._optimizer = torch.optim.AdamW(
             self.model.parameters(),
             lr=self.config.learning_rate,
