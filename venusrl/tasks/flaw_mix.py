@@ -19,7 +19,7 @@ class Mix:
 
 
 FLAW_MIX: Mapping[str, Mix] = {
-    "create": Mix(0.72, {"no_parents": 8, "wrong_level": 1, "swapped": 1}),
+    "create": Mix(0.72, {"no_parents": 8, "side_by_side": 1, "swapped": 1}),
     "move": Mix(0.55, {"copied": 1, "old_name": 1, "no_directory": 1}),
     "edit": Mix(0.72, {"first_only": 8, "to_screen": 1, "swapped": 1}),
     "count": Mix(0.55, {"not_counted": 1, "to_screen": 1, "every_line": 1, "others": 1}),
@@ -27,7 +27,7 @@ FLAW_MIX: Mapping[str, Mix] = {
     "permissions": Mix(0.55, {"recursive": 1, "directory": 1, "everywhere": 1}),
     "archives": Mix(0.55, {"not_compressed": 1, "whole_path": 1, "inside": 1}),
     "sort": Mix(0.72, {"as_text": 8, "smallest_first": 1, "first_column": 1, "to_screen": 1}),
-    "processes": Mix(0.72, {"not_exact": 8, "paused": 1, "listed": 1}),
+    "processes": Mix(0.72, {"not_exact": 8, "paused": 1, "not_written": 1}),
     "environment": Mix(0.55, {"not_exported": 1, "argument": 1, "swapped": 1}),
     "order": Mix(0.55, {"astray": 2, "mistaken": 1, "on_note": 1, "unfound_note": 1}),
     "grant": Mix(0.50, {"astray": 1, "on_note": 1, "swapped": 1, "unfound_note": 1}),

@@ -21,7 +21,7 @@ SPLITS: tuple[Split, ...] = ("warmup", "train", "held_out")
 
 # The claim that two-turn tasks cannot be solved blind rests on this bound (families/notes.py):
 # with no bound, one command could hold the translation of every note.
-MAX_COMMAND_CHARACTERS = 80
+MAX_COMMAND_CHARACTERS = 56
 
 # The names and contents of one task: what templates are filled with.
 Facts = Mapping[str, str]
@@ -31,7 +31,8 @@ Facts = Mapping[str, str]
 class Step:
     """One turn of a demonstration.
 
-    ``observation`` is everything that the command writes to stdout and stderr, to the byte.
+    ``observation`` is everything that the command writes to stdout and stderr, to the byte, in
+    the daemon's default environment (UTF-8, so GNU programs quote with typographic marks).
     """
 
     command: str
@@ -78,7 +79,8 @@ class Family:
     flaws: Callable[[Facts], Mapping[str, Steps]]
     # At least three scripts that leave a state close to the solution, but wrong.
     near_misses: Callable[[Facts], tuple[str, ...]]
-    # Every template with text of its own: the source of the tokenizer's fixed fragments.
+    # Every template of text that an episode's context may hold (so not the output of a last
+    # command): the source of the tokenizer's fixed fragments.
     templates: tuple[str, ...]
 
 

@@ -1,20 +1,20 @@
-"""Make a directory, with its parents, and a file in it."""
+"""Make a directory whose parents are missing."""
 
 from venusrl.tasks import scripts
 from venusrl.tasks.draw import Draw
 from venusrl.tasks.task import Facts, Family, Steps, one
 
-PROMPT = "make directory {d}/{a} with a file {b} that says {w}"
-SOLUTION = "mkdir -p {d}/{a} && echo {w} > {d}/{a}/{b}"
-NO_PARENTS = "mkdir {d}/{a} && echo {w} > {d}/{a}/{b}"
-NO_PARENTS_OUTPUT = "mkdir: cannot create directory '{d}/{a}': No such file or directory\n"
-WRONG_LEVEL = "mkdir -p {d}/{a} && echo {w} > {d}/{b}"
-SWAPPED = "mkdir -p {d}/{a} && echo {b} > {d}/{a}/{w}"
+PROMPT = "make the directory {a} inside {d} and the directory {b} inside {a}"
+SOLUTION = "mkdir -p {d}/{a}/{b}"
+NO_PARENTS = "mkdir {d}/{a}/{b}"
+NO_PARENTS_OUTPUT = "mkdir: cannot create directory ‘{d}/{a}/{b}’: No such file or directory\n"
+SIDE_BY_SIDE = "mkdir -p {d}/{a} {d}/{b}"
+SWAPPED = "mkdir -p {d}/{b}/{a}"
 
 
 def _draw(draw: Draw) -> Facts:
-    a, b, w = draw.words(3)
-    return {"d": draw.directory(), "a": a, "b": b, "w": w}
+    a, b = draw.words(2)
+    return {"d": draw.directory(), "a": a, "b": b}
 
 
 def _setup(facts: Facts) -> str:
@@ -22,11 +22,10 @@ def _setup(facts: Facts) -> str:
 
 
 def _verify(facts: Facts) -> str:
-    directory = "{d}/{a}".format(**facts)
     return scripts.verify(
         scripts.lists(facts["d"], [facts["a"]]),
-        scripts.lists(directory, [facts["b"]]),
-        scripts.holds(f"{directory}/{facts['b']}", f"{facts['w']}\n"),
+        scripts.lists("{d}/{a}".format(**facts), [facts["b"]]),
+        scripts.lists("{d}/{a}/{b}".format(**facts), []),
     )
 
 
@@ -37,7 +36,7 @@ def _solve(facts: Facts) -> Steps:
 def _flaws(facts: Facts) -> dict[str, Steps]:
     return {
         "no_parents": one(NO_PARENTS.format(**facts), NO_PARENTS_OUTPUT.format(**facts)),
-        "wrong_level": one(WRONG_LEVEL.format(**facts)),
+        "side_by_side": one(SIDE_BY_SIDE.format(**facts)),
         "swapped": one(SWAPPED.format(**facts)),
     }
 
@@ -45,10 +44,10 @@ def _flaws(facts: Facts) -> dict[str, Steps]:
 def _near_misses(facts: Facts) -> tuple[str, ...]:
     return (
         "mkdir -p {d}/{a} && : > {d}/{a}/{b}".format(**facts),
-        "mkdir -p {d}/{a} && echo {w}{w} > {d}/{a}/{b}".format(**facts),
-        "mkdir -p {d}/{a}/{b} && echo {w} > {d}/{a}/{b}/{w}".format(**facts),
-        "mkdir -p {d}/{a} && echo {w} > {d}/{a}/{b} && : > {d}/{a}/{w}".format(**facts),
-        "mkdir -p {a} && echo {w} > {a}/{b}".format(**facts),
+        "mkdir -p {d}/{a}/{b} {d}/{b}".format(**facts),
+        "mkdir -p {d}/{a}/{b}{a}".format(**facts),
+        "mkdir -p {a}/{b}".format(**facts),
+        "mkdir -p {d}/{a}/{b}/{a}".format(**facts),
     )
 
 
@@ -62,5 +61,5 @@ FAMILY = Family(
     solve=_solve,
     flaws=_flaws,
     near_misses=_near_misses,
-    templates=(PROMPT, SOLUTION, NO_PARENTS, NO_PARENTS_OUTPUT, WRONG_LEVEL, SWAPPED),
+    templates=(PROMPT, SOLUTION, NO_PARENTS, SIDE_BY_SIDE, SWAPPED),
 )

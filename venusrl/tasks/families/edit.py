@@ -12,9 +12,10 @@ SWAPPED = "sed -i s/{y}/{x}/g {d}/{f}"
 
 
 def _draw(draw: Draw) -> Facts:
-    x, y, f, first, second = draw.words(5)
+    x, y, f, first, second, third = draw.words(6)
+    # The new word stands nowhere yet: only the prompt knows it.
     # The first line repeats the word, so that replacing once a line is not enough.
-    lines = [f"{x} {first} {x}", f"{second} {x}", f"{y} {first}"]
+    lines = [f"{x} {first} {x}", f"{second} {x}", f"{third} {first}"]
     draw.rng.shuffle(lines)
     return {"d": draw.directory(), "f": f, "x": x, "y": y, "text": "\n".join(lines) + "\n"}
 

@@ -72,5 +72,5 @@ FAMILY = Family(
     solve=_solve,
     flaws=_flaws,
     near_misses=_near_misses,
-    templates=(PROMPT, SOLUTION, COPIED, OLD_NAME, NO_DIRECTORY, NO_DIRECTORY_OUTPUT),
+    templates=(PROMPT, SOLUTION, COPIED, OLD_NAME, NO_DIRECTORY),
 )

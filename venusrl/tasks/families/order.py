@@ -14,12 +14,12 @@ _CANNOT_ACCESS = "chmod: cannot access '{x}': No such file or directory\n"
 
 @dataclass(frozen=True)
 class Order:
-    """One thing that a note may ask for.
+    """One thing that a note may ask for, in three phrasings.
 
     Beside the note, {d} holds the files {x} and {other}; {y} does not exist at first.
     """
 
-    note: str
+    notes: tuple[str, ...]
     command: str
     # What is printed when the directory is left out of the command.
     astray_output: str
@@ -38,14 +38,18 @@ _KEPT = (("{x}", "{text}"),)
 
 ORDERS: dict[str, Order] = {
     "remove": Order(
-        "{x} is not needed any more",
+        ("{x} is not needed any more", "nobody will miss {x}", "throw {x} away"),
         "rm {d}/{x}",
         "rm: cannot remove '{x}': No such file or directory\n",
         ": > {d}/{x}",
         (),
     ),
     "copy": Order(
-        "there should be a copy of {x} named {y}",
+        (
+            "there should be a copy of {x} named {y}",
+            "{x} wants a twin called {y}",
+            "duplicate {x} under the title {y}",
+        ),
         "cp {d}/{x} {d}/{y}",
         "cp: cannot stat '{x}': No such file or directory\n",
         "mv {d}/{x} {d}/{y}",
@@ -53,7 +57,11 @@ ORDERS: dict[str, Order] = {
         (*_KEPT, ("{y}", "{text}")),
     ),
     "rename": Order(
-        "{x} should have the name {y} instead",
+        (
+            "{x} should have the name {y} instead",
+            "the correct name of {x} would be {y}",
+            "from today call {x} by the name {y}",
+        ),
         "mv {d}/{x} {d}/{y}",
         "mv: cannot stat '{x}': No such file or directory\n",
         "cp {d}/{x} {d}/{y}",
@@ -61,7 +69,11 @@ ORDERS: dict[str, Order] = {
         (("{y}", "{text}"),),
     ),
     "make_directory": Order(
-        "a directory {y} is missing here",
+        (
+            "a directory {y} is missing here",
+            "open a folder called {y}",
+            "{y} should be a place for files",
+        ),
         "mkdir {d}/{y}",
         "",
         "touch {d}/{y}",
@@ -70,7 +82,11 @@ ORDERS: dict[str, Order] = {
         condition="[ -d {d}/{y} ]",
     ),
     "make_file": Order(
-        "an empty file {y} is missing here",
+        (
+            "an empty file {y} is missing here",
+            "{y} should exist but have no content",
+            "begin a blank document {y}",
+        ),
         "touch {d}/{y}",
         "",
         "mkdir {d}/{y}",
@@ -78,7 +94,11 @@ ORDERS: dict[str, Order] = {
         (*_KEPT, ("{y}", "")),
     ),
     "empty": Order(
-        "{x} should stay but lose all its text",
+        (
+            "{x} should stay but lose all its text",
+            "wipe the content of {x} but keep it",
+            "let {x} be zero bytes long",
+        ),
         "truncate -s 0 {d}/{x}",
         "",
         "rm {d}/{x}",
@@ -86,7 +106,11 @@ ORDERS: dict[str, Order] = {
         (("{x}", ""),),
     ),
     "point": Order(
-        "{y} should be a symbolic link that leads to {x}",
+        (
+            "{y} should be a symbolic link that leads to {x}",
+            "whoever opens {y} should be led softly to {x}",
+            "make a soft link to {x} from {y}",
+        ),
         "ln -s {x} {d}/{y}",
         "",
         "ln -s {y} {d}/{x}",
@@ -96,7 +120,11 @@ ORDERS: dict[str, Order] = {
         mistaken_output="ln: failed to create symbolic link '{d}/{x}': File exists\n",
     ),
     "second_name": Order(
-        "{y} should be a hard link to {x}",
+        (
+            "{y} should be a hard link to {x}",
+            "let {x} be reachable by a second inode entry {y}",
+            "give the same inode as {x} to {y}",
+        ),
         "ln {d}/{x} {d}/{y}",
         "ln: failed to access '{x}': No such file or directory\n",
         "cp {d}/{x} {d}/{y}",
@@ -105,7 +133,11 @@ ORDERS: dict[str, Order] = {
         condition="[ ! -L {d}/{y} ] && [ {d}/{y} -ef {d}/{x} ]",
     ),
     "runnable": Order(
-        "everybody should be able to run {x}",
+        (
+            "everybody should be able to run {x}",
+            "{x} lacks its execute bits",
+            "let all users start {x} as a program",
+        ),
         "chmod +x {d}/{x}",
         _CANNOT_ACCESS,
         "chmod +r {d}/{x}",
@@ -114,7 +146,11 @@ ORDERS: dict[str, Order] = {
         mode="755",
     ),
     "read_only": Order(
-        "nobody should write to {x}",
+        (
+            "nobody should write to {x}",
+            "{x} must be protected from changes",
+            "forbid any edit of {x}",
+        ),
         "chmod -w {d}/{x}",
         _CANNOT_ACCESS,
         "chmod +w {d}/{x}",
@@ -123,7 +159,11 @@ ORDERS: dict[str, Order] = {
         mode="444",
     ),
     "private": Order(
-        "{x} is nobody's business but the owner's",
+        (
+            "{x} is nobody's business but the owner's",
+            "hide the content of {x} from group and world",
+            "only you may look into {x}",
+        ),
         "chmod go= {d}/{x}",
         _CANNOT_ACCESS,
         "chmod -w {d}/{x}",
@@ -132,7 +172,11 @@ ORDERS: dict[str, Order] = {
         mode="600",
     ),
     "shared": Order(
-        "the group may also write to {x}",
+        (
+            "the group may also write to {x}",
+            "{x} is to be edited by our group",
+            "let team mates modify {x}",
+        ),
         "chmod g+w {d}/{x}",
         _CANNOT_ACCESS,
         "chmod +w {d}/{x}",
@@ -141,7 +185,7 @@ ORDERS: dict[str, Order] = {
         mode="664",
     ),
     "compress": Order(
-        "{x} needs compressing",
+        ("{x} needs compressing", "squeeze {x} with gnu zip", "the disk is full, so shrink {x}"),
         "gzip {d}/{x}",
         "gzip: {x}: No such file or directory\n",
         "gzip -k {d}/{x}",
@@ -149,7 +193,11 @@ ORDERS: dict[str, Order] = {
         condition='[ "$(gzip -dc {d}/{x}.gz 2>/dev/null; echo .)" = "{text}." ]',
     ),
     "replace": Order(
-        "{x} should say {y} and nothing else",
+        (
+            "{x} should say {y} and nothing else",
+            "let the whole text of {x} be {y}",
+            "put {y} in place of what {x} holds",
+        ),
         "echo {y} > {d}/{x}",
         "",
         "echo {y} >> {d}/{x}",
@@ -157,7 +205,11 @@ ORDERS: dict[str, Order] = {
         (("{x}", "{y}\n"),),
     ),
     "append": Order(
-        "{x} lacks {y} as its last line",
+        (
+            "{x} lacks {y} as its last line",
+            "add the line {y} at the end of {x}",
+            "after all its lines {x} goes on with {y}",
+        ),
         "echo {y} >> {d}/{x}",
         "",
         "echo {y} > {d}/{x}",
@@ -165,7 +217,11 @@ ORDERS: dict[str, Order] = {
         (("{x}", "{text}{y}\n"),),
     ),
     "sort": Order(
-        "the lines of {x} are out of order",
+        (
+            "the lines of {x} are out of order",
+            "{x} wants its lines from a to z",
+            "bring alphabetical order into {x}",
+        ),
         "sort -o {d}/{x} {d}/{x}",
         "sort: cannot read: {x}: No such file or directory\n",
         "sort {d}/{x}",
@@ -174,7 +230,11 @@ ORDERS: dict[str, Order] = {
         mistaken_output="{sorted}",
     ),
     "drop_last": Order(
-        "the last line of {x} is wrong and has to go",
+        (
+            "the last line of {x} is wrong and has to go",
+            "{x} is too long by its final line",
+            "cut off the bottom line of {x}",
+        ),
         "sed -i '$d' {d}/{x}",
         "sed: can't read {x}: No such file or directory\n",
         "sed -i 1d {d}/{x}",
@@ -182,7 +242,11 @@ ORDERS: dict[str, Order] = {
         (("{x}", "{head}"),),
     ),
     "drop_first": Order(
-        "{x} should begin with its second line",
+        (
+            "{x} should begin with its second line",
+            "the heading of {x} is one line too many",
+            "take the top line out of {x}",
+        ),
         "sed -i 1d {d}/{x}",
         "sed: can't read {x}: No such file or directory\n",
         "sed -i '$d' {d}/{x}",
@@ -208,7 +272,8 @@ def _draw(draw: Draw) -> Facts:
         "tail": "".join(f"{line}\n" for line in lines[1:]),
         "other_text": draw.text(2),
     }
-    return {**facts, "note": ORDERS[facts["order"]].note.format(**facts) + "\n"}
+    note = draw.rng.choice(ORDERS[facts["order"]].notes)
+    return {**facts, "note": note.format(**facts) + "\n"}
 
 
 def _setup(facts: Facts) -> str:
@@ -289,9 +354,8 @@ FAMILY = Family(
     templates=(
         PROMPT,
         *notes.TEMPLATES,
-        *(order.note for order in ORDERS.values()),
+        *(note for order in ORDERS.values() for note in order.notes),
         *(order.command for order in ORDERS.values()),
-        *(order.astray_output for order in ORDERS.values()),
         *(order.mistaken for order in ORDERS.values()),
     ),
 )

@@ -4,19 +4,19 @@ from venusrl.tasks import scripts
 from venusrl.tasks.draw import Draw
 from venusrl.tasks.task import Facts, Family, Steps, one
 
-PROMPT = "stop the process {a} and keep all others"
-SOLUTION = "pkill -x {a}"
-NOT_EXACT = "pkill {a}"
-PAUSED = "pkill -STOP -x {a}"
-LISTED = "pgrep -x {a} > {a}"
+PROMPT = "stop only the process {a}, then write its name to {o}"
+SOLUTION = "pkill -x {a} && echo {a} > {o}"
+NOT_EXACT = "pkill {a} && echo {a} > {o}"
+PAUSED = "pkill -STOP -x {a} && echo {a} > {o}"
+NOT_WRITTEN = "pkill -x {a}"
 
 # A process ends within this many seconds by itself, should the sandbox outlive the task.
 LIFETIME_S = 600
 
 
 def _draw(draw: Draw) -> Facts:
-    a = draw.word()
-    return {"d": draw.directory(), "a": a, "b": draw.longer(a)}
+    a, o = draw.words(2)
+    return {"d": draw.directory(), "a": a, "b": draw.longer(a), "o": o}
 
 
 def _setup(facts: Facts) -> str:
@@ -40,6 +40,8 @@ def _verify(facts: Facts) -> str:
         # Neither ended nor paused.
         f"pgrep -r DRS -x {facts['b']} > /dev/null",
         scripts.lists(facts["d"], [facts["a"], facts["b"]]),
+        # Which process to stop could be guessed; where to write its name could not.
+        scripts.holds(facts["o"], facts["a"] + "\n"),
     )
 
 
@@ -51,16 +53,17 @@ def _flaws(facts: Facts) -> dict[str, Steps]:
     return {
         "not_exact": one(NOT_EXACT.format(**facts)),
         "paused": one(PAUSED.format(**facts)),
-        "listed": one(LISTED.format(**facts)),
+        "not_written": one(NOT_WRITTEN.format(**facts)),
     }
 
 
 def _near_misses(facts: Facts) -> tuple[str, ...]:
     return (
-        "pkill -x {b}".format(**facts),
-        "pkill -x {a}; pkill -STOP -x {b}".format(**facts),
-        "rm {d}/{a}".format(**facts),
-        "pkill -x {a}; rm {d}/{b}".format(**facts),
+        "pkill -x {b} && echo {a} > {o}".format(**facts),
+        "pkill -x {a} && echo {b} > {o}".format(**facts),
+        "pkill -x {a} && pkill -STOP -x {b} && echo {a} > {o}".format(**facts),
+        "rm {d}/{a} && echo {a} > {o}".format(**facts),
+        "echo {a} > {o}".format(**facts),
     )
 
 
@@ -74,5 +77,5 @@ FAMILY = Family(
     solve=_solve,
     flaws=_flaws,
     near_misses=_near_misses,
-    templates=(PROMPT, SOLUTION, NOT_EXACT, PAUSED, LISTED),
+    templates=(PROMPT, SOLUTION, NOT_EXACT, PAUSED, NOT_WRITTEN),
 )

@@ -82,8 +82,5 @@ FAMILY = Family(
     solve=_solve,
     flaws=_flaws,
     near_misses=_near_misses,
-    templates=(
-        *(PROMPT, SOLUTION, NOT_BELOW, NOT_BELOW_OUTPUT, WITH_LINES, BY_NAME),
-        *(TOP_ONLY, TOP_ONLY_OUTPUT),
-    ),
+    templates=(*(PROMPT, SOLUTION, NOT_BELOW, WITH_LINES, BY_NAME, TOP_ONLY),),
 )
