@@ -12,7 +12,7 @@ import os
 import stat
 import tarfile
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 from sandboxd.errors import InvalidRequest
 from sandboxd.images.tree_writer import Metadata, TreeWriter
@@ -30,7 +30,17 @@ _EXTENSION_TYPES = frozenset(
 
 
 class _BoundedTarInfo(tarfile.TarInfo):
-    """Refuses headers whose content tarfile would read into memory whole, however long."""
+    """Refuses headers whose content tarfile would read into memory whole, however long, and an
+    archive without its end mark, which tarfile would take for a complete one."""
+
+    @classmethod
+    def fromtarfile(cls, archive: tarfile.TarFile) -> Self:
+        try:
+            return super().fromtarfile(archive)
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
+            raise
+        except tarfile.HeaderError as error:
+            raise _not_a_tar(f"it is cut or damaged: {error}") from error
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
         if self.type in _EXTENSION_TYPES and self.size > MAX_HEADER_BYTES:
