@@ -1,7 +1,8 @@
 """`venus-sandbox`: sandboxes from a shell.
 
 Exit codes: that of the command for `exec` (128 + signal for one that a signal ended, 124 after
-a timeout); 125 when `exec` itself failed; 2 for wrong usage; 1 for any other error.
+a timeout, 126 for a program that cannot be started, 127 for one that is not found, 125 when `exec`
+itself failed); 2 for wrong usage; 1 for any other error.
 """
 
 from __future__ import annotations

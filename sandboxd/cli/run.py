@@ -12,9 +12,13 @@ import click
 from sandboxd.cli.units import DURATION, parse_pairs
 from sandboxd.client import ExitReason, Output, Sandbox, VenusError
 from sandboxd.client.types import Exit
+from sandboxd.errors import ExecFailed
 
-FAILED_TO_RUN = 125
+# As env, timeout and docker have them.
 TIMED_OUT = 124
+FAILED_TO_RUN = 125
+CANNOT_START = 126
+NOT_FOUND = 127
 
 
 @click.command("exec", context_settings={"ignore_unknown_options": True})
@@ -56,7 +60,7 @@ def exec_(
         )
     except VenusError as error:
         click.echo(f"venus-sandbox: {error}", err=True)
-        raise click.exceptions.Exit(FAILED_TO_RUN) from error
+        raise click.exceptions.Exit(_failure_code(error)) from error
     if as_json:
         click.echo(_as_json(exit_, outputs))
     elif exit_.reason not in (ExitReason.EXITED, ExitReason.SIGNALED):
@@ -72,6 +76,12 @@ _EXPLAINED = {
     ExitReason.KILLED: "the command was killed on request",
     ExitReason.LOST: "the command's end was lost; its sandbox is gone",
 }
+
+
+def _failure_code(error: VenusError) -> int:
+    if not isinstance(error, ExecFailed):
+        return FAILED_TO_RUN
+    return NOT_FOUND if "ENOENT" in error.cause else CANNOT_START
 
 
 def _run(

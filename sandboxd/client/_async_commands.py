@@ -314,7 +314,7 @@ class _Feeder(contextlib.AbstractAsyncContextManager[None]):
         try:
             await self._handle.send_stdin(self._guarded(), eof=True)
         except _SourceFailed as failure:
-            self._failure = failure.__cause__
+            self._failure = failure.error
             with contextlib.suppress(VenusError):
                 await self._handle.kill()
         except VenusError:
@@ -325,8 +325,13 @@ class _Feeder(contextlib.AbstractAsyncContextManager[None]):
             async for chunk in async_pieces(self._data):
                 yield chunk
         except Exception as error:
-            raise _SourceFailed from error
+            raise _SourceFailed(error) from error
 
 
 class _SourceFailed(Exception):
-    """The caller's own source of input raised."""
+    """The caller's own source of input raised `error`."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        # Not left to __cause__, which the transport clears when it raises again.
+        self.error = error

@@ -297,7 +297,7 @@ class _Feeder(contextlib.AbstractContextManager[None]):
         try:
             self._handle.send_stdin(pieces(self._guarded()), eof=True)
         except _SourceFailed as failure:
-            self._failure = failure.__cause__
+            self._failure = failure.error
             with contextlib.suppress(VenusError):
                 self._handle.kill()
         except VenusError:
@@ -307,8 +307,13 @@ class _Feeder(contextlib.AbstractContextManager[None]):
         try:
             yield from pieces(self._data)
         except Exception as error:
-            raise _SourceFailed from error
+            raise _SourceFailed(error) from error
 
 
 class _SourceFailed(Exception):
-    """The caller's own source of input raised."""
+    """The caller's own source of input raised `error`."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        # Not left to __cause__, which the transport clears when it raises again.
+        self.error = error
