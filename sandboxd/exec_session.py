@@ -30,7 +30,7 @@ from sandboxd.init_protocol import (
     FdBit,
     ProtocolError,
 )
-from sandboxd.pipes import InputPipe, OutputPipe
+from sandboxd.pipes import InputPipe, OutputPipe, command_pipe
 from sandboxd.sandbox import LiveSandbox
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ async def _start(
     with contextlib.ExitStack() as child_ends:
 
         def pipe_from_child() -> tuple[OutputPipe, int, int]:
-            read_end, write_end = os.pipe2(os.O_CLOEXEC)
+            read_end, write_end = command_pipe()
             child_ends.callback(os.close, write_end)
             return OutputPipe(read_end, running.wake), read_end, write_end
 
@@ -228,7 +228,7 @@ async def _start(
         running.stderr, stderr_read, stderr_write = pipe_from_child()
         stdin_read: int | None = None
         if stdin_data is not None or stream_stdin:
-            stdin_read, stdin_write = os.pipe2(os.O_CLOEXEC)
+            stdin_read, stdin_write = command_pipe()
             child_ends.callback(os.close, stdin_read)
             running.stdin = InputPipe(stdin_write)
         procs_fds: tuple[int, ...] = ()

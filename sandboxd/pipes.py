@@ -26,6 +26,15 @@ def _null_device() -> int:
     return os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
 
 
+def command_pipe() -> tuple[int, int]:
+    """Read and write end of a pipe between the daemon and a command of any user."""
+    read_end, write_end = os.pipe2(os.O_CLOEXEC)
+    # The pipe belongs to the host's root, whom a sandbox does not know: without this, a script's
+    # `echo … > /dev/stderr`, which opens the pipe anew, is refused. Only its holders can name it.
+    os.fchmod(write_end, 0o666)
+    return read_end, write_end
+
+
 class OutputPipe:
     """The read end of a command's stdout or stderr. Owns the descriptor."""
 
