@@ -1,0 +1,217 @@
+"""venus-sandbox as a person or a script uses it, against a real daemon."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sandboxd.client import Daemon, Sandbox
+from tests.support.daemon import DaemonProcess
+
+
+class Cli:
+    """Runs venus-sandbox as a process of its own."""
+
+    def __init__(self, socket: str) -> None:
+        self.argv = [sys.executable, "-m", "sandboxd.cli", "--socket", socket]
+
+    def __call__(
+        self, *arguments: str, stdin: bytes = b"", code: int = 0
+    ) -> subprocess.CompletedProcess[bytes]:
+        done = subprocess.run(
+            [*self.argv, *arguments], input=stdin, capture_output=True, timeout=60, check=False
+        )
+        assert done.returncode == code, done.stderr.decode()
+        return done
+
+    def text(self, *arguments: str) -> str:
+        return self(*arguments).stdout.decode().strip()
+
+
+@pytest.fixture(scope="module")
+def cli(daemon: DaemonProcess) -> Cli:
+    return Cli(daemon.socket)
+
+
+@pytest.fixture
+def box(cli: Cli, daemon: DaemonProcess) -> Iterator[str]:
+    sandbox_id = cli.text("create")
+    yield sandbox_id
+    sandbox = Sandbox.connect(sandbox_id, socket=daemon.socket)
+    with sandbox:
+        pass
+
+
+def test_create_shows_in_ls_and_rm_removes_it(cli: Cli) -> None:
+    sandbox_id = cli.text(
+        "create", "--memory", "300M", "--cpus", "0.5", "--pids", "40", "--ttl", "10m",
+        "-e", "A=b c", "-w", "/usr", "-u", "daemon", "-l", "run=cli",
+    )  # fmt: skip
+    [info] = json.loads(cli.text("ls", "--json", "-l", "run=cli"))
+    assert info["id"] == sandbox_id
+    assert info["limits"]["memory_bytes"] == 300 << 20
+    assert (info["limits"]["pids"], info["limits"]["cpu_cores"]) == (40, 0.5)
+    assert info["expires_at"] - info["created_at"] == pytest.approx(600, abs=5)
+    assert cli.text("exec", sandbox_id, "sh", "-c", "echo $A; pwd; id -un") == "b c\n/usr\ndaemon"
+    table = cli.text("ls")
+    assert sandbox_id in table
+    assert "300M" in table
+    assert cli.text("rm", sandbox_id) == sandbox_id
+    assert sandbox_id not in cli.text("ls", "-q")
+
+
+def test_exec_passes_both_streams_and_the_exit_code(cli: Cli, box: str) -> None:
+    done = cli("exec", box, "sh", "-c", "echo out; echo err >&2; exit 9", code=9)
+    assert (done.stdout, done.stderr) == (b"out\n", b"err\n")
+    cli("exec", box, "sh", "-c", "kill -KILL $$", code=137)
+
+
+def test_exec_passes_options_of_the_command_on(cli: Cli, box: str) -> None:
+    assert cli.text("exec", box, "ls", "-d", "--color=never", "/usr") == "/usr"
+    assert cli.text("exec", box, "--", "echo", "-e", "--json") == "--json"
+
+
+def test_exec_with_input_is_binary_exact(cli: Cli, box: str) -> None:
+    data = os.urandom(3_000_000)
+    assert cli("exec", "-i", box, "cat", stdin=data).stdout == data
+    assert cli("exec", box, "cat", stdin=data).stdout == b""
+
+
+def test_exec_that_cannot_start(cli: Cli, box: str) -> None:
+    assert b"ENOENT" in cli("exec", box, "/no/such", code=127).stderr
+    assert b"EACCES" in cli("exec", box, "/etc/passwd", code=126).stderr
+    assert b"no-such-sandbox" in cli("exec", "no-such-sandbox", "true", code=125).stderr
+
+
+def test_exec_timeout(cli: Cli, box: str) -> None:
+    done = cli("exec", "--timeout", "0.3s", box, "sh", "-c", "echo x; sleep 300", code=124)
+    assert done.stdout == b"x\n"
+    assert b"timeout" in done.stderr
+    assert cli("exec", box, "pgrep", "sleep", code=1).stdout == b""
+
+
+def test_exec_json(cli: Cli, box: str) -> None:
+    result = json.loads(cli("exec", "--json", box, "sh", "-c", "echo o; exit 2", code=2).stdout)
+    assert (result["stdout"], result["exit_code"], result["reason"]) == ("o\n", 2, "exited")
+
+
+def test_interrupting_exec_kills_the_command(cli: Cli, box: str) -> None:
+    process = subprocess.Popen(
+        [*cli.argv, "exec", box, "sh", "-c", "echo up; sleep 300"], stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"up\n"
+    process.send_signal(signal.SIGINT)
+    process.stdout.close()
+    assert process.wait(30) == 130
+    # The daemon sees the closed connection as soon as it looks; the FIFO waits for that.
+    wait = "while pgrep sleep >/dev/null; do :; done; echo gone"
+    assert cli.text("exec", "--timeout", "20s", box, "sh", "-c", wait) == "gone"
+
+
+def test_a_closed_pipe_is_no_traceback(cli: Cli, box: str) -> None:
+    line = f"{' '.join(cli.argv)} exec {box} sh -c 'yes | head -c 10000000' | head -n 1"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, timeout=60, check=True)
+    assert done.stdout == b"y\n"
+    assert done.stderr == b""
+
+
+def test_cp_files_both_ways(cli: Cli, box: str, tmp_path: Path) -> None:
+    data = os.urandom(2_000_000)
+    source = tmp_path / "data:with colon"
+    source.write_bytes(data)
+    source.chmod(0o750)
+    cli("cp", str(source), f"{box}:/root/copy")
+    cli("cp", f"{box}:/root/copy", str(tmp_path / "back"))
+    assert (tmp_path / "back").read_bytes() == data
+    assert (tmp_path / "back").stat().st_mode & 0o777 == 0o750
+    cli("cp", str(source), f"{box}:/root")
+    assert cli("cp", f"{box}:/root/data:with colon", "-").stdout == data
+    cli("cp", "-", f"{box}:/root/piped", stdin=b"piped")
+    assert cli("cp", f"{box}:/root/piped", "-").stdout == b"piped"
+    assert not list(tmp_path.glob(".*.part"))
+
+
+def test_cp_directories(cli: Cli, box: str, tmp_path: Path) -> None:
+    (tmp_path / "tree/sub").mkdir(parents=True)
+    (tmp_path / "tree/a").write_text("a")
+    (tmp_path / "tree/sub/b").write_text("b")
+    (tmp_path / "tree/link").symlink_to("a")
+    assert b"-r" in cli("cp", str(tmp_path / "tree"), f"{box}:/root/tree", code=2).stderr
+    done = cli("cp", "-r", str(tmp_path / "tree"), f"{box}:/root/tree")
+    assert b"skipped" in done.stderr
+    cli("exec", box, "ln", "-s", "/etc/passwd", "/root/tree/evil")
+    done = cli("cp", "-r", f"{box}:/root/tree", str(tmp_path / "back"))
+    assert b"skipped /root/tree/evil" in done.stderr
+    found = {str(path.relative_to(tmp_path / "back")) for path in (tmp_path / "back").rglob("*")}
+    assert found == {"a", "sub", "sub/b"}
+
+
+def test_cp_says_what_is_wrong(cli: Cli, box: str, tmp_path: Path) -> None:
+    assert b"exactly one" in cli("cp", "/a", "/b", code=2).stderr
+    assert b"/root/absent" in cli("cp", f"{box}:/root/absent", str(tmp_path / "x"), code=1).stderr
+    assert b"No such file" in cli("cp", str(tmp_path / "absent"), f"{box}:/x", code=1).stderr
+    assert not (tmp_path / "x").exists()
+
+
+def test_stats(cli: Cli, box: str) -> None:
+    assert box in cli.text("stats")
+    value = json.loads(cli.text("stats", "--json", box))
+    assert value["sandboxes"][box]["memory_bytes"] > 0
+    assert value["daemon"]["counters"]["sandboxes_created"] >= 1
+    assert b"no such sandbox: nope" in cli("stats", "nope", code=1).stderr
+
+
+def test_rm_needs_names_and_reports_unknown_ones(cli: Cli, box: str) -> None:
+    cli("rm", code=2)
+    cli("rm", "--all", box, code=2)
+    done = cli("rm", "nope", code=1)
+    assert b"nope" in done.stderr
+    assert box in cli.text("ls", "-q")
+
+
+def test_images(cli: Cli, daemon: DaemonProcess, tmp_path: Path) -> None:
+    (tmp_path / "rootfs/etc").mkdir(parents=True)
+    (tmp_path / "rootfs/etc/marker").write_text("here")
+    tar = subprocess.run(
+        ["tar", "-C", str(tmp_path / "rootfs"), "-c", "."], stdout=subprocess.PIPE, check=True
+    ).stdout
+    (tmp_path / "x.tar").write_bytes(tar)
+    assert cli("image", "import", "cli-stdin", "-", stdin=tar).stdout == b"cli-stdin\n"
+    cli("image", "import", "cli-tar", str(tmp_path / "x.tar"))
+    cli("image", "import", "cli-dir", str(tmp_path / "rootfs"))
+    names = {image["name"] for image in json.loads(cli.text("image", "ls", "--json"))}
+    assert {"base", "cli-stdin", "cli-tar", "cli-dir"} <= names
+    assert "cli-tar" in cli.text("image", "ls")
+    for name in ("cli-stdin", "cli-tar", "cli-dir"):
+        assert cli.text("image", "rm", name) == name
+    assert b"cli-tar" in cli("image", "rm", "cli-tar", code=1).stderr
+    with Daemon(daemon.socket) as client:
+        assert not any(each.name.startswith("cli-") for each in client.list_images())
+
+
+def test_doctor(cli: Cli, daemon: DaemonProcess) -> None:
+    assert daemon.socket in cli.text("doctor")
+    report = json.loads(cli.text("doctor", "--json"))
+    assert all(finding["verdict"] != "missing" for finding in report["findings"])
+
+
+def test_an_unreachable_daemon_is_one_line_that_names_the_socket(tmp_path: Path) -> None:
+    nowhere = Cli(str(tmp_path / "nowhere.sock"))
+    for arguments, code in ((("ls",), 1), (("create",), 1), (("exec", "x", "true"), 125)):
+        error = nowhere(*arguments, code=code).stderr.decode()
+        assert "nowhere.sock" in error
+        assert error.count("\n") == 1
+    assert "MISSING" in nowhere("doctor", code=1).stdout.decode()
+
+
+@pytest.mark.parametrize("option", [("--memory", "12Q"), ("--ttl", "soon"), ("-e", "novalue")])
+def test_wrong_usage_is_explained(cli: Cli, option: tuple[str, str]) -> None:
+    assert option[1].encode() in cli("create", *option, code=2).stderr
