@@ -210,7 +210,7 @@ static void hello(struct control *control, const struct packet *packet) {
     struct venus_hello_reply head;
     char sandbox_id[VENUS_MAX_SANDBOX_ID];
   } reply = {.head = {.protocol_version = VENUS_PROTOCOL_VERSION,
-                      .exec_count = control->table->live,
+                      .exec_count = execs_count(control->table),
                       .uptime_ms = (monotonic_us() - control->started_us) / 1000u,
                       .sandbox_id_size = policy->sandbox_id_size}};
   memcpy(reply.sandbox_id, policy->sandbox_id, policy->sandbox_id_size);

@@ -43,7 +43,6 @@ static void free_slot(struct exec_table *table, struct exec *exec) {
   close_fd(&exec->cgroup_kill_fd);
   exec->state = EXEC_FREE;
   exec->id = 0;
-  table->live--;
   while (table->used > 0 && table->slots[table->used - 1].state == EXEC_FREE)
     table->used--;
 }
@@ -55,6 +54,13 @@ struct exec *execs_find(struct exec_table *table, uint64_t id) {
       return exec;
   }
   return NULL;
+}
+
+unsigned execs_count(const struct exec_table *table) {
+  unsigned count = 0;
+  for (unsigned i = 0; i < table->used; i++)
+    count += table->slots[i].state != EXEC_FREE && table->slots[i].state != EXEC_FAILED;
+  return count;
 }
 
 /* Sorts the packet's descriptors by what they are for. Missing ones are -1. */
@@ -93,7 +99,6 @@ bool execs_start(struct exec_table *table, const struct packet *packet, const in
       close(fds[i]);
     return false;
   }
-  table->live++;
   exec->state = EXEC_STARTING;
   struct child_fds child = {.status = -1};
   sort_fds(&child, exec, head, fds);

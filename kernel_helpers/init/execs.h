@@ -55,7 +55,6 @@ struct exec {
 struct exec_table {
   const struct policy *policy;
   unsigned used; /* slots at and above this were never used: they cost no memory */
-  unsigned live; /* slots that are not free */
   struct exec slots[VENUS_MAX_EXECS];
 };
 
@@ -66,6 +65,9 @@ bool execs_start(struct exec_table *table, const struct packet *packet, const in
 
 /* The exec with this id that the daemon may refer to, or NULL. */
 struct exec *execs_find(struct exec_table *table, uint64_t id);
+
+/* How many execs_find could find. */
+unsigned execs_count(const struct exec_table *table);
 
 /* Takes the child's report from status_fd; call when it is readable. */
 void execs_read_status(struct exec *exec);

@@ -55,8 +55,8 @@ static int read_file(const char *path, uint64_t offset, uint64_t length) {
 
 static int make_one(const char *path, mode_t mode, int existing_is_fine) {
   struct stat info;
-  if (mkdir(path, mode) == 0)
-    return 0;
+  if (mkdir(path, mode) == 0) /* which knows no set-id bits */
+    return mode & (S_ISUID | S_ISGID) && chmod(path, mode) < 0 ? errno : 0;
   int error = errno;
   if (error == EEXIST && existing_is_fine && stat(path, &info) == 0)
     return S_ISDIR(info.st_mode) ? 0 : ENOTDIR;

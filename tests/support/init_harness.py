@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import itertools
 import os
 import select
 import shutil
@@ -34,6 +35,10 @@ ENV = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 CGROUP2 = Path("/sys/fs/cgroup/unified")
 if not (CGROUP2 / "cgroup.procs").exists():
     CGROUP2 = Path("/sys/fs/cgroup")
+
+
+_NUMBERS = itertools.count()
+NO_FDS = protocol.ExecFds()
 
 
 def default_ops() -> list[protocol.SetupOp]:
@@ -182,9 +187,7 @@ class InitClient:
             else:
                 self.events.append(message)
 
-    def start(
-        self, request: protocol.ExecRequest, fds: protocol.ExecFds = protocol.ExecFds()
-    ) -> int:
+    def start(self, request: protocol.ExecRequest, fds: protocol.ExecFds = NO_FDS) -> int:
         """Starts an exec; returns its pid in the sandbox."""
         number = self.request_id()
         self.send(protocol.encode_exec(number, request, fds), fds.in_order())
@@ -247,7 +250,7 @@ class RawSandbox:
         for path in (upper_parent / "upper", upper_parent / "work", self.root_mountpoint):
             path.mkdir(parents=True)
         stack.callback(shutil.rmtree, upper_parent, ignore_errors=True)
-        self.cgroup = CGROUP2 / f"venus-test-{os.getpid()}-{self.directory.name}"
+        self.cgroup = CGROUP2 / f"venus-test-{os.getpid()}-{next(_NUMBERS)}"
         if self.use_cgroup:
             (self.cgroup / "init").mkdir(parents=True)
             stack.callback(self._remove_cgroups)
@@ -333,7 +336,7 @@ class RawSandbox:
     def start(
         self,
         *argv: str | bytes,
-        fds: protocol.ExecFds = protocol.ExecFds(),
+        fds: protocol.ExecFds = NO_FDS,
         env: dict[str, str] | None = None,
         cwd: str = "/",
         user: str = "",
