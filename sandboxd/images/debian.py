@@ -9,10 +9,10 @@ import re
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, BinaryIO
 
-from sandboxd.errors import InternalError, InvalidRequest, Unsupported
+from sandboxd.errors import InternalError, InvalidRequest, Unsupported, VenusError
 
 DEFAULT_SUITE = "bookworm"
 DEFAULT_PACKAGES = ("python3-minimal", "procps")
@@ -62,16 +62,17 @@ def bootstrap(
     )
     progress.start()
     try:
-        yield process.stdout  # type: ignore[misc]
-        status = process.wait()
-        progress.join()
-        if status != 0:
-            raise InternalError(
-                "mmdebstrap failed",
-                operation="build base image",
-                object=suite,
-                cause=f"exit status {status}: {' | '.join(last_lines)}"[-2000:],
-            )
+        try:
+            yield process.stdout  # type: ignore[misc]
+        except VenusError as error:
+            # A stream that ended early is the symptom; if the program failed, that is the cause.
+            if process.stdout.read(1) or process.wait() == 0:
+                raise
+            progress.join()
+            raise _failed(suite, process.returncode, last_lines) from error
+        if process.wait() != 0:
+            progress.join()
+            raise _failed(suite, process.returncode, last_lines)
     finally:
         if process.poll() is None:
             process.terminate()  # it unmounts what it has mounted
@@ -79,6 +80,15 @@ def bootstrap(
         progress.join()
         process.stdout.close()
         process.stderr.close()
+
+
+def _failed(suite: str, status: int, last_lines: Iterable[str]) -> InternalError:
+    return InternalError(
+        "mmdebstrap failed",
+        operation="build base image",
+        object=suite,
+        cause=f"exit status {status}: {' | '.join(last_lines)}"[-2000:],
+    )
 
 
 def _report(
