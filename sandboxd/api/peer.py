@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import grp
 import socket
 import struct
@@ -11,7 +12,9 @@ from sandboxd.errors import Unauthorized
 
 _SO_PEERGROUPS = 59
 _UCRED = struct.Struct("iII")
-_MAX_GROUPS = 65536
+# What Python lets a socket option hold. Of a peer with more groups than that only the primary one
+# counts.
+_MAX_OPTION_BYTES = 1024
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,12 @@ def peer_of(connection: socket.socket, socket_gid: int | None) -> Peer:
 
 
 def _groups_of(connection: socket.socket) -> tuple[int, ...]:
-    raw = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, 4 * _MAX_GROUPS)
+    try:
+        raw = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MAX_OPTION_BYTES)
+    except OSError as error:
+        if error.errno != errno.ERANGE:
+            raise
+        return ()
     return struct.unpack(f"{len(raw) // 4}I", raw)
 
 

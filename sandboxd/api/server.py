@@ -31,7 +31,12 @@ class PeerProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         connection = transport.get_extra_info("socket")
-        self.app_state = {**self.app_state, "peer": peer_of(connection, self.socket_gid)}
+        try:
+            peer = peer_of(connection, self.socket_gid)
+        except OSError:
+            transport.abort()
+            raise
+        self.app_state = {**self.app_state, "peer": peer}
 
 
 class Server(uvicorn.Server):

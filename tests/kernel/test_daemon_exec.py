@@ -175,8 +175,8 @@ def test_the_leaders_exit_ends_the_answer_though_a_child_holds_the_pipe(sandbox:
 
 
 def test_a_background_process_that_writes_neither_blocks_nor_dies(sandbox: Sandbox) -> None:
-    script = "(i=0; while [ $i -lt 3000 ]; do printf '%0100d\\n' $i; i=$((i+1)); done; echo ok > /tmp/done) &"
-    sandbox.commands.run(script)
+    loop = "i=0; while [ $i -lt 3000 ]; do printf '%0100d\\n' $i; i=$((i+1)); done"
+    sandbox.commands.run(f"({loop}; echo ok > /tmp/done) &")
     assert (
         sandbox.commands.run(
             "while ! [ -e /tmp/done ]; do sleep 0.02; done; cat /tmp/done", timeout=30
