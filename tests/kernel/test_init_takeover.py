@@ -128,7 +128,8 @@ def test_a_reader_that_does_not_read_loses_nothing(sandbox: RawSandbox) -> None:
     for exec_id in range(first, first + 400):
         request = protocol.ExecRequest(exec_id, ("/bin/true",), env=ENV)
         sandbox.client.send(protocol.encode_exec(exec_id, request, protocol.ExecFds()))
-    started, exited = set(), set()
+    started: set[int] = set()
+    exited: set[int] = set()
     while len(exited) < 400:
         message, _ = sandbox.client.receive()
         if isinstance(message, protocol.Started):

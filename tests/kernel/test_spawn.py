@@ -24,11 +24,8 @@ def sandbox(rootfs: Path, tmp_path: Path) -> Iterator[RawSandbox]:
 
 
 def children() -> set[int]:
-    return {
-        int(pid)
-        for pid in Path("/proc/self/task").glob("*/children")
-        for pid in pid.read_text().split()
-    }
+    lists = Path("/proc/self/task").glob("*/children")
+    return {int(pid) for path in lists for pid in path.read_text().split()}
 
 
 def test_every_namespace_is_new(sandbox: RawSandbox) -> None:
