@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fnmatch
 import os
-import shutil
 import subprocess
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -94,17 +93,13 @@ def daemon(
 ) -> Iterator[DaemonProcess]:
     """One daemon for the session, with the image `base`; it must leave nothing behind."""
     process = DaemonProcess(f"venus-t{os.getpid()}", tmp_path_factory.mktemp("venus"))
-    process.start()
     try:
+        process.start()
         with Daemon(process.socket) as client, base_image_tar.open("rb") as tar:
             client.import_image_tar("base", tar)
         yield process
     finally:
-        process.stop()
-        leftovers = process.leftovers()
-        shutil.rmtree(process.state_dir, ignore_errors=True)
-        shutil.rmtree(process.run_dir, ignore_errors=True)
-    assert not leftovers, "the stopped daemon has left behind:\n" + "\n".join(leftovers)
+        process.remove()
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -99,6 +100,22 @@ class DaemonProcess:
         process, self._process = self._process, None
         process.kill()
         process.wait()
+
+    def remove(self) -> None:
+        """Stops the daemon and deletes its directories; what it leaves behind is an error.
+
+        Also after a failure the machine must be as before, so what is left is forced away; a
+        mount first, because deleting must never reach into one.
+        """
+        leftovers = []
+        try:
+            self.stop()
+            leftovers = self.leftovers()
+        finally:
+            subprocess.run(["umount", "--lazy", "--quiet", self.state_dir / "storage"], check=False)
+            shutil.rmtree(self.state_dir, ignore_errors=True)
+            shutil.rmtree(self.run_dir, ignore_errors=True)
+        assert not leftovers, "the stopped daemon has left behind:\n" + "\n".join(leftovers)
 
     def log(self) -> str:
         return self.log_path.read_text(errors="replace")[-8000:]
