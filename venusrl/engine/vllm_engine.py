@@ -15,6 +15,7 @@ import itertools
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -53,6 +54,15 @@ class VllmEngine:
         self._push_lock = asyncio.Lock()
         self.version = 0
         self.tokens_generated = 0
+        self._under_way = 0
+        self._busy_since = 0.0
+        self._busy_before_s = 0.0
+
+    @property
+    def busy_s(self) -> float:
+        """How long, in all, at least one request has been under way."""
+        now = time.monotonic() - self._busy_since if self._under_way else 0.0
+        return self._busy_before_s + now
 
     @classmethod
     async def start(cls, model_dir: Path | str, config: EngineConfig) -> "VllmEngine":
@@ -161,6 +171,9 @@ class VllmEngine:
     async def _request(self, token_ids: Sequence[int], parameters: Any) -> Any:
         name = str(next(self._numbers))
         last = None
+        if self._under_way == 0:
+            self._busy_since = time.monotonic()
+        self._under_way += 1
         try:
             async for output in self._llm.generate(
                 {"prompt_token_ids": list(token_ids)}, parameters, name
@@ -170,6 +183,10 @@ class VllmEngine:
             raise EngineError(
                 f"generate from {len(token_ids)} tokens, request {name}: {error!r}"
             ) from error
+        finally:
+            self._under_way -= 1
+            if self._under_way == 0:
+                self._busy_before_s += time.monotonic() - self._busy_since
         if last is None or not last.finished:
             raise EngineError(f"generate, request {name}: it ended without a result")
         return last

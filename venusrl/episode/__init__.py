@@ -3,7 +3,7 @@
 from venusrl.episode.record import Episode, Outcome, SandboxTimes, Turn
 from venusrl.episode.rollout import Job, roll_out
 from venusrl.episode.runner import EpisodeConfig, EpisodeRunner
-from venusrl.episode.sandbox import CommandCounter, DaemonSandboxes
+from venusrl.episode.sandbox import CommandCounter, DaemonSandboxes, SandboxSettings
 
 __all__ = [
     "CommandCounter",
@@ -13,6 +13,7 @@ __all__ = [
     "EpisodeRunner",
     "Job",
     "Outcome",
+    "SandboxSettings",
     "SandboxTimes",
     "Turn",
     "roll_out",

@@ -19,6 +19,7 @@ _MERGED = f'cd {WORK_DIRECTORY} && exec /bin/sh -c "$1" 2>&1'
 _PREPARE = f"mkdir -p {WORK_DIRECTORY} && cd {WORK_DIRECTORY} || exit 125\n"
 # Without the directory there is nothing left to judge: not solved.
 _JUDGE = f"cd {WORK_DIRECTORY} 2>/dev/null || exit 1\n"
+_RUN_LABEL = "venusrl-run"
 _MAX_SCRIPT_OUTPUT_BYTES = 64 * 1024
 
 
@@ -28,7 +29,7 @@ class SandboxFailure(Exception):
 
 @dataclass
 class CommandCounter:
-    """Programs that the daemon said it started, of every kind: setup, commands, verifiers."""
+    """Programs that the daemon said it started: setups, commands, verifiers."""
 
     started: int = 0
 
@@ -49,6 +50,8 @@ class SandboxSettings:
 
     image: str = "base"
     socket: str | None = None
+    # Marks the sandboxes of this run, so that it can find what it left.
+    run_label: str = ""
     memory_bytes: int | None = 256 << 20
     pids: int | None = 64
     ttl_s: float = 600.0
@@ -87,10 +90,20 @@ class DaemonSandboxes:
             memory_bytes=settings.memory_bytes,
             pids=settings.pids,
             timeout=settings.ttl_s,
+            metadata={_RUN_LABEL: settings.run_label},
             socket=settings.socket,
         )
         times.create_s = time.monotonic() - started
         return DaemonSandbox(sandbox, settings, self._counter, times)
+
+    async def sweep(self) -> int:
+        """Remove the run's remaining sandboxes: a cancelled request may still have made one."""
+        socket = self._settings.socket
+        left = await AsyncSandbox.list({_RUN_LABEL: self._settings.run_label}, socket=socket)
+        for info in left:
+            async with await AsyncSandbox.connect(info.id, socket=socket):
+                pass
+        return len(left)
 
 
 class DaemonSandbox:

@@ -1,0 +1,1 @@
+"""The whole pipeline on one machine: a small policy learns by acting in real sandboxes."""
