@@ -14,12 +14,14 @@ from venusrl.tasks.task import SPLITS, Split
 
 DrawWord = Callable[[Split, random.Random], str]
 
-_CONSONANTS = "bdfgklmnprstvz"
+_CONSONANTS = "bcdfghjklmnprstvwxyz"
 _VOWELS = "aeiou"
 
-# Shapes (C consonant, V vowel) of the names of directories, and of all other words.
-_DIRECTORY_SHAPES = ("CVC",)
-_WORD_SHAPES = ("CVCV", "CVCVC")
+# Shapes (C consonant, V vowel) of the names of directories, and of all other words. Two open
+# syllables of a hundred: a name says nothing about the next syllable of another one, so that
+# learning names by heart does not pay and copying does.
+_DIRECTORY_SHAPES = ("CVCV",)
+_WORD_SHAPES = ("CVCV",)
 
 # Syllables that mean something in a prompt, a note or a shell.
 RESERVED = frozenset(
