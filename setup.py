@@ -16,6 +16,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
+BUILD = ROOT / "build"
 
 
 class CMakeExtension(Extension):
@@ -27,17 +28,13 @@ class CMakeExtension(Extension):
 
 class CMakeBuild(build_ext):
     def build_extension(self, ext: Extension) -> None:
-        # sandboxd/_native…so below this prefix: the source tree itself for an in-place build.
-        module = Path(self.get_ext_fullpath(ext.name)).resolve()
-        prefix = module.parents[ext.name.count(".")]
-        build = ROOT / "build"
-        generator = [] if (build / "CMakeCache.txt").exists() else self._generator()
+        generator = [] if (BUILD / "CMakeCache.txt").exists() else self._generator()
         configure = [
             "cmake",
             "-S",
             str(ROOT),
             "-B",
-            str(build),
+            str(BUILD),
             *generator,
             "-DVENUS_PYTHON=ON",
             f"-DPython_EXECUTABLE={sys.executable}",
@@ -45,8 +42,17 @@ class CMakeBuild(build_ext):
         ]
         subprocess.run(configure, check=True)
         jobs = ["--parallel", str(self.parallel)] if self.parallel else []
-        subprocess.run(["cmake", "--build", str(build), *jobs], check=True)
-        subprocess.run(["cmake", "--install", str(build), "--prefix", str(prefix)], check=True)
+        subprocess.run(["cmake", "--build", str(BUILD), *jobs], check=True)
+        # …/sandboxd/_native.so: the prefix is two levels up.
+        self._install(Path(self.get_ext_fullpath(ext.name)).resolve().parents[1])
+
+    def copy_extensions_to_source(self) -> None:
+        """In-place and editable builds: the helpers must come along, not only the module."""
+        self._install(ROOT)
+
+    @staticmethod
+    def _install(prefix: Path) -> None:
+        subprocess.run(["cmake", "--install", str(BUILD), "--prefix", str(prefix)], check=True)
 
     @staticmethod
     def _generator() -> list[str]:
