@@ -26,9 +26,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    return Config(
-        state_dir=tmp_path / "state", run_dir=tmp_path / "run", storage_size_bytes=1 << 30
-    )
+    return Config(state_dir=tmp_path / "state", storage_size_bytes=1 << 30)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from sandboxd.config import Config
 from sandboxd.launch import LaunchedSandbox, Launcher, LaunchRequest, Limits
 from sandboxd.pipes import command_pipe
 from sandboxd.storage import Collection
-from tests.kernel.init_harness import ENV, Finished, InitClient, pump
+from tests.support.init_harness import ENV, Finished, InitClient, pump
 
 MIB = 1 << 20
 IMAGE = "base"

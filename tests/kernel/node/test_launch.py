@@ -227,18 +227,27 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.fixture(scope="module")
+def killed_state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """State directory of the owners that are killed; the image is imported once."""
+    return tmp_path_factory.mktemp("killed")
+
+
 @pytest.fixture
-def after_a_kill(base_image_tar: Path, tmp_path: Path) -> tuple[Path, str, dict[str, int]]:
+def after_a_kill(base_image_tar: Path, killed_state: Path) -> tuple[Path, str, dict[str, int]]:
     """State directory, name, and the pids of the inits that a killed owner left running."""
     name = f"venus-k{os.getpid()}"
     result = subprocess.run(
-        [sys.executable, "-c", KILLED_OWNER, tmp_path, name, base_image_tar],
-        stdout=subprocess.PIPE, text=True, check=False, cwd=Path(__file__).parents[3],
-    )  # fmt: skip
+        [sys.executable, "-c", KILLED_OWNER, killed_state, name, base_image_tar],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[3],
+    )
     assert result.returncode == -signal.SIGKILL
     pids = {line.split()[0]: int(line.split()[1]) for line in result.stdout.splitlines()}
     assert set(pids) == {"lives", "dies", "unknown"}
-    return tmp_path, name, pids
+    return killed_state, name, pids
 
 
 def test_after_a_kill_everything_is_found_and_adopted_or_removed(
