@@ -62,8 +62,10 @@ static enum send_result send_packet(struct control *control, const void *bytes, 
       return SENT;
     if (errno == EINTR)
       continue;
-    /* ETOOMANYREFS: descriptors in flight to a reader that does not read. */
-    return errno == EAGAIN || errno == ETOOMANYREFS || errno == ENOBUFS ? WOULD_BLOCK : BROKEN;
+    /* No event tells when there is memory again, or when a reader has taken descriptors of ours
+     * that are in flight: poll would say "writable" at once, for ever. */
+    control->stalled = errno == ETOOMANYREFS || errno == ENOBUFS || errno == ENOMEM;
+    return errno == EAGAIN || control->stalled ? WOULD_BLOCK : BROKEN;
   }
 }
 
@@ -161,6 +163,7 @@ static bool flush_list(struct control *control) {
 }
 
 void control_flush(struct control *control) {
+  control->stalled = false;
   if (control->fd < 0) {
     settle_all(control);
     return;
@@ -190,6 +193,8 @@ static bool blocked(const struct control *control) {
 }
 
 short control_events(const struct control *control) {
+  if (control->stalled)
+    return 0;
   if (blocked(control))
     return POLLOUT;
   for (unsigned i = 0; i < control->table->used; i++)

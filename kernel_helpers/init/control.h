@@ -15,6 +15,7 @@ struct control {
   int listen_fd;
   int fd; /* the connection, -1 = none */
   bool listing;
+  bool stalled; /* sending failed for a want that poll does not see: try again after a pause */
   unsigned list_next;
   uint64_t list_request_id;
   uint32_t answer_size; /* an answer that did not fit the socket */

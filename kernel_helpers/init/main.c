@@ -21,6 +21,8 @@
 #include "setup.h"
 #include "sys.h"
 
+#define STALLED_PAUSE_MS 20
+
 /* All state that outlives setup. Large arrays cost memory only where they are touched. */
 static struct policy policy;
 static struct exec_table table; /* not initialised here: .data would put all of it in the binary */
@@ -89,6 +91,8 @@ static void read_reports(unsigned count) {
 static void serve(struct control *control) {
   for (;;) {
     int timeout_ms = execs_expire(&table);
+    if (control->stalled && (timeout_ms < 0 || timeout_ms > STALLED_PAUSE_MS))
+      timeout_ms = STALLED_PAUSE_MS;
     unsigned count = prepare_poll(control);
     if (poll(poll_set, count, timeout_ms) < 0)
       continue; /* ENOMEM: nothing to do but to try again */

@@ -4,6 +4,7 @@
 
 #include <exception>
 #include <optional>
+#include <system_error>
 #include <thread>
 
 #include "os/error.h"
@@ -102,13 +103,18 @@ Spawned spawn(const SpawnRequest& request) {
   validate(request);
   std::optional<Spawned> spawned;
   std::exception_ptr failure;
-  std::thread([&] {
+  auto work = [&] {
     try {
       spawned = run(request);
     } catch (...) {
       failure = std::current_exception();
     }
-  }).join();
+  };
+  try {
+    std::thread(work).join();
+  } catch (const std::system_error& error) {
+    throw os::Error("create", "thread for a sandbox", error.code().value());
+  }
   if (failure) std::rethrow_exception(failure);
   return std::move(*spawned);
 }
