@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
@@ -17,6 +18,12 @@ from sandboxd.errors import VenusError
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
+PR_SET_PDEATHSIG = 1
+
+
+def _end_with_the_parent() -> None:
+    """A test run that is killed must not leave its daemons running."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class DaemonProcess:
@@ -62,6 +69,7 @@ class DaemonProcess:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                preexec_fn=_end_with_the_parent,
             )
         self._wait_until_healthy()
 

@@ -23,7 +23,8 @@ from types import TracebackType
 from sandboxd import _native
 from sandboxd import init_protocol as protocol
 
-INIT = Path(__file__).parents[2] / "sandboxd" / "_bin" / "sandbox-init"
+_BIN = Path(__file__).parents[2] / "sandboxd" / "_bin"
+INIT = Path(os.environ.get("VENUS_TEST_INIT") or _BIN / "sandbox-init")
 ID_BASE = 1_500_000_000
 WAIT_S = 20.0
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
