@@ -175,7 +175,7 @@ async def get_metrics(
         pids=usage.pids,
         disk_bytes=usage.disk_bytes,
         oom_kills=usage.oom_kills,
-        execs_running=sum(each.is_program for each in sandbox.execs.values()),
+        execs_running=sum(each.is_program and each.pid > 0 for each in sandbox.execs.values()),
     )
 
 
