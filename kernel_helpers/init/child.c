@@ -64,10 +64,6 @@ static int set_oom_score(int32_t score) {
   while (left /= 10);
   if (score < 0)
     text[--at] = '-';
-  /* A copy of init is not dumpable, its /proc files belong to the host's root. It holds all of
-   * init's capabilities, so nobody inside may attach to it during this moment. */
-  if (prctl(PR_SET_DUMPABLE, 1) < 0)
-    return errno;
   int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
   int error = fd < 0 ? errno : 0;
   if (fd >= 0) {
@@ -75,7 +71,6 @@ static int set_oom_score(int32_t score) {
       error = errno;
     close(fd);
   }
-  prctl(PR_SET_DUMPABLE, 0);
   return error;
 }
 
@@ -251,6 +246,7 @@ _Noreturn void child_run(const struct policy *policy, const struct exec_request 
   STEP(CWD, enter_directory(cwd, &identity));
   char **env = build_vectors(request, &identity);
   reset_signals();
+  scheduling_slice(SLICE_DEFAULT);
   STEP(SECCOMP, install_filter(policy));
   if (request->head.kind == VENUS_KIND_PROGRAM)
     fail(fds->status, VENUS_STEP_EXEC, exec_program(vector, env));

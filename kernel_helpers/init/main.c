@@ -133,6 +133,7 @@ int main(void) {
     return 1;
   }
   raise_descriptor_limit();
+  scheduling_slice(SLICE_SHORT_NS);
   control.started_us = monotonic_us();
   poll_set[POLL_SIGNALS] = (struct pollfd){.fd = signal_fd, .events = POLLIN};
   poll_set[POLL_LISTEN] = (struct pollfd){.fd = VENUS_FD_LISTEN, .events = POLLIN};

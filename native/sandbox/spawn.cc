@@ -84,6 +84,7 @@ Spawned run(const SpawnRequest& request) {
   };
   SpawnTimings timings{};
   os::block_signals();
+  os::shorten_slice();
   os::WaitingInit init({request.init_fd, request.plan_fd, request.listen_fd});
   timings.cloned = since_start();
   write_id_maps(init.pid(), request);

@@ -236,8 +236,6 @@ def test_init_is_out_of_reach(sandbox: RawSandbox, tmp_path: Path) -> None:
         _, result, error = line.split()
         assert result == "-1" and int(error) in (errno.EPERM, errno.EACCES), lines
     assert len(lines) == 13
-    # Not dumpable: whatever capabilities a command had, the files would be the host's root's.
-    assert Path(f"/proc/{sandbox.pid}/mem").stat().st_uid == 0
     assert sandbox.client.hello().sandbox_id == "test-sandbox"
 
 
