@@ -71,13 +71,12 @@ class VllmEngine:
         try:
             # Blocking on purpose: vLLM wants the running loop of the calling thread.
             with _interrupts_blocked(), _stderr_into(config.log_path):
-                llm = _make_llm(str(model_dir), config)
+                engine = cls(_make_llm(str(model_dir), config), config)
         except Exception as error:
             raise EngineError(f"start the engine on {model_dir}: {error}") from error
-        engine = cls(llm, config)
         try:
             async with asyncio.timeout(config.start_timeout_s):
-                await llm.update_weight_version("0")
+                await engine._llm.update_weight_version("0")
         except Exception as error:
             engine.close()
             raise EngineError(f"start the engine on {model_dir}: {error!r}") from error
