@@ -1,11 +1,9 @@
 """Draws the names, contents and directory shape of one task from its split's pools.
 
-Directory shapes are disjoint between splits twice over:
-
-- the directory that a prompt names is one or three deep in warm-up and training, two deep in
-  held-out tasks (between, so that a policy which copies paths need not extrapolate);
-- beside it stands a directory of empty directories whose number belongs to one split only, so
-  that no two splits ever share a whole tree.
+No two splits share the shape of a whole directory tree: beside the directories that a task is
+about stands one that holds empty directories only, and how many they are belongs to one split.
+The *depth* of paths is shared. It has to be: a policy that copies paths by steps cannot know how
+to end one of a depth that it has never seen.
 """
 
 import random
@@ -14,11 +12,7 @@ from collections.abc import Mapping
 from venusrl.tasks.task import Split
 from venusrl.tasks.words import DrawWord, draw_directory_name, draw_word, modes, split_of
 
-DIRECTORY_DEPTHS: Mapping[Split, tuple[int, ...]] = {
-    "warmup": (1, 3),
-    "train": (1, 3),
-    "held_out": (2,),
-}
+DIRECTORY_DEPTHS = (1, 2)
 EMPTY_DIRECTORIES: Mapping[Split, tuple[int, ...]] = {
     "warmup": (2, 5),
     "train": (3, 6),
@@ -41,8 +35,8 @@ class Draw:
         return [self.word() for _ in range(count)]
 
     def directory(self) -> str:
-        """A path of the split's depth."""
-        depth = self.rng.choice(DIRECTORY_DEPTHS[self.split])
+        """A path of one or two names."""
+        depth = self.rng.choice(DIRECTORY_DEPTHS)
         return "/".join(self._fresh(draw_directory_name) for _ in range(depth))
 
     def clutter(self) -> str:

@@ -31,7 +31,7 @@ RESERVED = frozenset(
         *("tab", "bit", "sum", "nor", "far", "line", "lines", "file", "files", "name", "names"),
         *("mode", "modes", "date", "time", "type", "size", "note", "move", "make", "rule", "save"),
         *("take", "team", "view", "first", "last", "room", "base", "data", "read", "does", "rev"),
-        *("rename", "remove", "pipe", "kill", "tail", "nice", "nohup", "seted", "time", "late"),
+        *("rename", "remove", "pipe", "kill", "tail", "nice", "nohup", "rasp", "time", "late"),
         *("bare", "rapes", "nazi", "nazis", "pedo", "rape", "penis"),
     }
 )

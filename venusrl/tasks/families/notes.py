@@ -4,15 +4,16 @@ Why the second command needs the first one's output, also for a perfect policy:
 
 - A note is an English sentence; what to do depends on its meaning, one of at least sixteen
   equally likely commands, and nothing in the prompt says which. A policy that does not see the
-  note (observations masked) is right once in sixteen at best.
+  note (observations masked) and guesses is right once in sixteen at best.
 - The shell cannot pass the note on by itself. Command substitution can carry the *names* in a
   note from one place to another, but which command to run is a translation from English that no
-  program in the sandbox does, and a command of at most ``MAX_COMMAND_CHARACTERS`` has room for
-  the translation of two notes, not of sixteen. A note is no shell command either.
-- The verifier wants the effect of the right command and nothing else changed, so doing several
+  program in the sandbox does. Each command is phrased in several ways, and two commands of
+  ``MAX_COMMAND_CHARACTERS`` have room for the translation of three phrases out of fifty or more.
+  A note is no shell script either.
+- A verifier wants the effect of the right command and nothing else changed, so doing several
   things at once fails too.
 
-tests/rl/test_tasks_two_turns.py tries all of this in a sandbox.
+tests/unit/test_tasks_blind.py computes that bound, tests/rl/test_tasks_in_sandbox.py tries it.
 """
 
 from collections.abc import Mapping

@@ -20,14 +20,14 @@ def _draw(draw: Draw) -> Facts:
 
 
 def _setup(facts: Facts) -> str:
-    # The name of a process is the last part of the path that was executed, here a link's.
-    links = [f"{facts['d']}/{facts[name]}" for name in ("a", "b")]
+    # A process is named after the last part of the path that was executed.
+    programs = [f"{facts['d']}/{facts[name]}" for name in ("a", "b")]
     return scripts.setup(
         facts,
         [facts["d"]],
         {},
-        *(f"ln -s /bin/sleep {link}" for link in links),
-        *(f"{link} {LIFETIME_S} < /dev/null > /dev/null 2>&1 &" for link in links),
+        *(f"cp /bin/sleep {program}" for program in programs),
+        *(f"{program} {LIFETIME_S} < /dev/null > /dev/null 2>&1 &" for program in programs),
     )
 
 
