@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -25,6 +26,7 @@ from sandboxd.errors import (
 
 _LOG = logging.getLogger("sandboxd")
 MAX_JSON_BODY_BYTES = 4 << 20
+_ERROR_SCHEMA = "#/components/schemas/ErrorBody"
 # What the framework itself answers; a wrong method (405) is an invalid request.
 _ROUTING_ERRORS = {404: NotFound, 413: TooLarge}
 # These read their bodies themselves, with bounds of their own.
@@ -42,6 +44,7 @@ def build_app(context: ApiContext) -> ASGIApp:
         redoc_url=None,
     )
     app.state.context = context
+    app.openapi = lambda: _document(app)  # type: ignore[method-assign]
     app.include_router(routes_sandboxes.router)
     app.include_router(routes_files.router)
     app.include_router(routes_images.router)
@@ -51,6 +54,29 @@ def build_app(context: ApiContext) -> ASGIApp:
     app.add_exception_handler(ClientDisconnect, _client_gone)
     app.add_exception_handler(Exception, _unexpected_error)
     return _BodyLimit(app)
+
+
+def _document(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document as this daemon answers: a request that does not fit its model gets 400
+    in the one shape of all errors, not the framework's 422."""
+    if app.openapi_schema is None:
+        document = get_openapi(
+            title=app.title, version=app.version, description=app.description, routes=app.routes
+        )
+        refused = {
+            "description": "Bad Request",
+            "content": {"application/json": {"schema": {"$ref": _ERROR_SCHEMA}}},
+        }
+        for methods in document["paths"].values():
+            for operation in methods.values():
+                answers = operation["responses"]
+                if "HTTPValidationError" in str(answers.get("422")):
+                    del answers["422"]
+                    answers.setdefault("400", refused)
+        for name in ("HTTPValidationError", "ValidationError"):
+            document["components"]["schemas"].pop(name, None)
+        app.openapi_schema = document
+    return app.openapi_schema
 
 
 def _answer(error: VenusError) -> JSONResponse:
