@@ -9,14 +9,12 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("matplotlib", reason="the report needs the training environment")
-
 from venusrl.report.build import build_report
 from venusrl.report.excerpts import compared_tasks, still_unsolved
 from venusrl.report.metrics import JsonLines, percentiles, read_json_lines
 from venusrl.report.terminal import Terminal
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.rl
 
 HOSTILE = '<script>alert("1")</script><img src=http://x/y onerror=1>\'"&\x1b[2J'
 
