@@ -220,6 +220,17 @@ int main(void) {
 """
 
 
+def slice_line(text: str) -> list[str]:
+    return [line.split()[-1] for line in text.splitlines() if line.startswith("se.slice")]
+
+
+def test_the_short_slice_is_inits_own(shared: RawSandbox) -> None:
+    """Empty where the kernel does not show slices."""
+    ordinary = slice_line(Path("/proc/self/sched").read_text())
+    assert slice_line(shared.shell("cat /proc/self/sched").stdout.decode()) == ordinary
+    assert slice_line(Path(f"/proc/{shared.pid}/sched").read_text()) != ordinary or not ordinary
+
+
 def test_init_is_out_of_reach(sandbox: RawSandbox, tmp_path: Path) -> None:
     source, program = tmp_path / "reach.c", tmp_path / "reach"
     source.write_text(REACH_INIT)
