@@ -47,15 +47,15 @@ def sample_of(trainer, answer, reward, group):
 
 
 def test_rewarded_token_becomes_likelier(model_dir):
-    trainer = Trainer(model_dir, GrpoConfig(learning_rate=3e-3, warmup_steps=1))
+    trainer = Trainer(model_dir, GrpoConfig(learning_rate=1e-2, warmup_steps=1))
     before = trainer.logprobs([*PROMPT, GOOD])[-1]
-    for _ in range(30):
+    for _ in range(40):
         batch = [sample_of(trainer, GOOD, 1.0, "g"), sample_of(trainer, BAD, 0.0, "g")]
         stats = trainer.step(batch)
     after = trainer.logprobs([*PROMPT, GOOD])[-1]
     assert math.exp(before) < 0.05
     assert math.exp(after) > 0.9
-    assert (stats.step, stats.groups, stats.flat_groups, stats.tokens) == (30, 1, 0, 2)
+    assert (stats.step, stats.groups, stats.flat_groups, stats.tokens) == (40, 1, 0, 2)
 
 
 def test_first_step_has_ratio_one_and_clips_nothing(model_dir):
