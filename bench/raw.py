@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sandboxd.client import _calls
+from sandboxd.client._http import encode_request
 from sandboxd.protocol import FrameDecoder, FrameType
 
 
@@ -24,9 +25,7 @@ class RawConnection:
         self._socket.close()
 
     def send(self, call: _calls.Call[Any]) -> None:
-        lines = [f"{call.method} {call.target} HTTP/1.1".encode()]
-        lines += [name + b": " + value for name, value in call.headers()]
-        self._socket.sendall(b"\r\n".join(lines) + b"\r\n\r\n" + call.body)
+        self._socket.sendall(encode_request(call, streamed=False))
 
     def answer(self) -> Iterator[bytes]:
         """The body of the next answer, in the pieces in which it comes."""

@@ -11,7 +11,8 @@ from types import TracebackType
 from typing import Literal, Self, overload
 
 from sandboxd.client import _calls
-from sandboxd.client._data import AsyncData, async_pieces, whole
+from sandboxd.client._async_transport import AsyncTransport
+from sandboxd.client._data import AsyncData, async_pieces, small
 from sandboxd.client._exec import (
     DEFAULT_COMMAND_TIMEOUT_S,
     DEFAULT_MAX_OUTPUT_BYTES,
@@ -20,10 +21,10 @@ from sandboxd.client._exec import (
     OutputCollector,
     checked,
 )
-from sandboxd.client._transport import EXEC_GRACE_S, AsyncTransport
+from sandboxd.client._http import EXEC_GRACE_S
 from sandboxd.client.types import CommandResult, Exit, Output, Started
 from sandboxd.errors import VenusError
-from sandboxd.protocol import MAX_INLINE_STDIN_BYTES, StdinMode
+from sandboxd.protocol import StdinMode
 
 AsyncOnOutput = Callable[[str], Awaitable[None] | None]
 _FEEDER_PATIENCE_S = 1.0
@@ -124,7 +125,7 @@ class AsyncCommandHandle:
 
     async def send_stdin(self, data: AsyncData, *, eof: bool = False) -> None:
         """Writes to the command's input, in pieces; returns when the command's pipe has it all."""
-        content = whole(data)
+        content = small(data)
         call = _calls.send_stdin(self._sandbox_id, self.exec_id, content or b"", eof=eof)
         await self._transport.call(
             call, content=None if content is not None else async_pieces(data), timeout_s=None
@@ -234,13 +235,15 @@ class AsyncCommands:
                 max_output_bytes=max_output_bytes,
             )
         assert not isinstance(stdin, bool), "stdin=True is for background commands"
-        content = b"" if stdin is None else whole(stdin)
-        inline = content is not None and len(content) <= MAX_INLINE_STDIN_BYTES
-        mode = StdinMode.NULL if stdin is None else StdinMode.INLINE if inline else StdinMode.STREAM
+        content = b"" if stdin is None else small(stdin)
+        if stdin is None:
+            mode = StdinMode.NULL
+        else:
+            mode = StdinMode.STREAM if content is None else StdinMode.INLINE
         async with await self._start(
             cmd,
             mode,
-            content if inline and content else b"",
+            content or b"",
             envs=envs,
             cwd=cwd,
             user=user,

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from typing import Literal, overload
 
 from sandboxd.client import _calls
-from sandboxd.client._data import AsyncData, async_pieces, whole
-from sandboxd.client._transport import AsyncTransport
+from sandboxd.client._async_transport import AsyncTransport
+from sandboxd.client._data import AsyncData, async_pieces, small
 from sandboxd.client.types import FileEntry, FileListing
 from sandboxd.errors import NotFound
 
@@ -58,7 +58,7 @@ class AsyncFiles:
         self, path: str, data: AsyncData, *, user: str | None = None, mode: int | None = None
     ) -> None:
         """Replaces the file in one step: readers see the old content or the whole new one."""
-        content = whole(data)
+        content = small(data)
         call = _calls.write_file(self._id, path, user, mode, content or b"")
         if content is not None:
             await self._transport.call(call)

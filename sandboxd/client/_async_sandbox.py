@@ -9,9 +9,10 @@ from typing import Self
 from sandboxd.client import _calls
 from sandboxd.client._async_commands import AsyncCommands
 from sandboxd.client._async_files import AsyncFiles
+from sandboxd.client._async_transport import AsyncTransport
 from sandboxd.client._data import AsyncData, async_pieces
+from sandboxd.client._http import DEFAULT_REQUEST_TIMEOUT_S
 from sandboxd.client._sync_sandbox import Socket
-from sandboxd.client._transport import DEFAULT_REQUEST_TIMEOUT_S, AsyncTransport
 from sandboxd.client.types import DaemonInfo, ImageInfo, SandboxInfo, SandboxMetrics
 from sandboxd.errors import NotFound, SandboxGone
 

@@ -48,13 +48,6 @@ class Call(Generic[T]):
     body: bytes = b""
     content_type: str | None = None
 
-    def headers(self) -> list[tuple[bytes, bytes]]:
-        # The Host header is required by HTTP/1.1 and means nothing on a Unix socket.
-        headers = [(b"Host", b"sandboxd"), (b"Content-Length", str(len(self.body)).encode())]
-        if self.content_type is not None:
-            headers.append((b"Content-Type", self.content_type.encode()))
-        return headers
-
     def error(self, status: int, body: bytes) -> VenusError:
         """The exception for an answer that is not a success."""
         try:

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from typing import Protocol, cast, runtime_checkable
 
+from sandboxd.protocol import MAX_INLINE_STDIN_BYTES
+
 CHUNK_BYTES = 256 << 10
 
 
@@ -27,6 +29,12 @@ def whole(data: object) -> bytes | None:
     if isinstance(data, bytes | bytearray | memoryview):
         return bytes(data)
     return None
+
+
+def small(data: object) -> bytes | None:
+    """The bytes, when they are in memory and few enough to be sent in one piece."""
+    content = whole(data)
+    return content if content is not None and len(content) <= MAX_INLINE_STDIN_BYTES else None
 
 
 def pieces(data: Data) -> Iterator[bytes]:

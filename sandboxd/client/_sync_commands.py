@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Literal, Self, overload
 
 from sandboxd.client import _calls
-from sandboxd.client._data import Data, pieces, whole
+from sandboxd.client._data import Data, pieces, small
 from sandboxd.client._exec import (
     DEFAULT_COMMAND_TIMEOUT_S,
     DEFAULT_MAX_OUTPUT_BYTES,
@@ -19,10 +19,11 @@ from sandboxd.client._exec import (
     OutputCollector,
     checked,
 )
-from sandboxd.client._transport import EXEC_GRACE_S, SyncTransport
+from sandboxd.client._http import EXEC_GRACE_S
+from sandboxd.client._sync_transport import SyncTransport
 from sandboxd.client.types import CommandResult, Exit, Output, Started
 from sandboxd.errors import VenusError
-from sandboxd.protocol import MAX_INLINE_STDIN_BYTES, StdinMode
+from sandboxd.protocol import StdinMode
 
 OnOutput = Callable[[str], None]
 # How long a finished command's input may take to notice that nobody reads it any more.
@@ -121,7 +122,7 @@ class CommandHandle:
 
     def send_stdin(self, data: Data, *, eof: bool = False) -> None:
         """Writes to the command's input, in pieces; returns when the command's pipe has it all."""
-        content = whole(data)
+        content = small(data)
         call = _calls.send_stdin(self._sandbox_id, self.exec_id, content or b"", eof=eof)
         self._transport.call(
             call, content=None if content is not None else pieces(data), timeout_s=None
@@ -222,13 +223,15 @@ class Commands:
                 max_output_bytes=max_output_bytes,
             )
         assert not isinstance(stdin, bool), "stdin=True is for background commands"
-        content = b"" if stdin is None else whole(stdin)
-        inline = content is not None and len(content) <= MAX_INLINE_STDIN_BYTES
-        mode = StdinMode.NULL if stdin is None else StdinMode.INLINE if inline else StdinMode.STREAM
+        content = b"" if stdin is None else small(stdin)
+        if stdin is None:
+            mode = StdinMode.NULL
+        else:
+            mode = StdinMode.STREAM if content is None else StdinMode.INLINE
         with self._start(
             cmd,
             mode,
-            content if inline and content else b"",
+            content or b"",
             envs=envs,
             cwd=cwd,
             user=user,

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Literal, overload
 
 from sandboxd.client import _calls
-from sandboxd.client._data import Data, pieces, whole
-from sandboxd.client._transport import SyncTransport
+from sandboxd.client._data import Data, pieces, small
+from sandboxd.client._sync_transport import SyncTransport
 from sandboxd.client.types import FileEntry, FileListing
 from sandboxd.errors import NotFound
 
@@ -56,7 +56,7 @@ class Files:
         self, path: str, data: Data, *, user: str | None = None, mode: int | None = None
     ) -> None:
         """Replaces the file in one step: readers see the old content or the whole new one."""
-        content = whole(data)
+        content = small(data)
         call = _calls.write_file(self._id, path, user, mode, content or b"")
         if content is not None:
             self._transport.call(call)

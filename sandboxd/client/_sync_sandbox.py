@@ -10,9 +10,10 @@ from typing import Self
 
 from sandboxd.client import _calls
 from sandboxd.client._data import Data, pieces
+from sandboxd.client._http import DEFAULT_REQUEST_TIMEOUT_S
 from sandboxd.client._sync_commands import Commands
 from sandboxd.client._sync_files import Files
-from sandboxd.client._transport import DEFAULT_REQUEST_TIMEOUT_S, SyncTransport
+from sandboxd.client._sync_transport import SyncTransport
 from sandboxd.client.errors import ConnectionLost
 from sandboxd.client.types import DaemonInfo, ImageInfo, SandboxInfo, SandboxMetrics
 from sandboxd.errors import NotFound, SandboxGone, error_from_json
