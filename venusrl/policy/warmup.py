@@ -31,10 +31,14 @@ from venusrl.train.packing.padding import pad_batch, plan_batches
 class WarmupConfig:
     """Settings of the warm-up; the defaults take four to five minutes on two cores."""
 
-    steps: int = 450
-    batch_size: int = 64
+    steps: int = 1000
+    # Small: copying appears after a number of steps, whatever their size.
+    batch_size: int = 32
     learning_rate: float = 2e-3
-    rise_steps: int = 30
+    # A token's embedding moves only when the token occurs. Many of them are sentences of notes,
+    # each rare and each with a meaning of its own; they have to be learnt in a few encounters.
+    embedding_rate_factor: float = 2.0
+    rise_steps: int = 40
     # The rate stays at its peak and falls to zero over the last part (a trapezoid).
     fall_fraction: float = 0.4
     weight_decay: float = 0.05
@@ -120,7 +124,7 @@ def _fit(
                 f"warm up the policy: the corpus ended after {step} of {config.steps} steps"
             )
         for group in optimizer.param_groups:
-            group["lr"] = config.learning_rate * _rate(step, config)
+            group["lr"] = group["peak_rate"] * _rate(step, config)
         loss = _accumulate_gradient(model, batch, pad_id, config.max_batch_tokens)
         torch.nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm)
         optimizer.step()
@@ -131,15 +135,24 @@ def _fit(
 
 
 def _optimizer(model: PreTrainedModel, config: WarmupConfig) -> torch.optim.Optimizer:
-    """AdamW that decays matrices only: a norm's scale has no reason to be small."""
-    matrices = [parameter for parameter in model.parameters() if parameter.ndim > 1]
-    scales = [parameter for parameter in model.parameters() if parameter.ndim <= 1]
+    """AdamW that decays the matrices inside the network only.
+
+    A norm's scale and the embedding of a rare token have no reason to be small.
+    """
+    embedding = model.get_input_embeddings().weight
+    inner = [parameter for parameter in model.parameters() if parameter is not embedding]
+    rate = config.learning_rate
+    groups = [
+        (rate, config.weight_decay, [p for p in inner if p.ndim > 1]),
+        (rate, 0.0, [p for p in inner if p.ndim <= 1]),
+        (rate * config.embedding_rate_factor, 0.0, [embedding]),
+    ]
     return torch.optim.AdamW(
         [
-            {"params": matrices, "weight_decay": config.weight_decay},
-            {"params": scales, "weight_decay": 0.0},
+            {"params": members, "weight_decay": decay, "peak_rate": peak}
+            for peak, decay, members in groups
         ],
-        lr=config.learning_rate,
+        lr=rate,
         betas=config.adam_betas,
         fused=True,
     )
