@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from sandboxd.client import (
-    AsyncDaemon,
     AsyncSandbox,
     CommandExitError,
     CommandTimeout,
@@ -139,20 +138,21 @@ def test_a_hundred_commands_at_once(daemon: DaemonProcess) -> None:
             *(AsyncSandbox.create(socket=daemon.socket) for _ in range(4))
         )
         try:
-            # Each waits for a file that only the last one makes, so all must run at once.
-            async def one(number: int) -> str:
-                sandbox = sandboxes[number % 4]
-                line = f"until [ -e /tmp/go ]; do sleep 0.1; done; echo {number}"
-                return (await sandbox.commands.run(line, timeout=100)).stdout
+            # All have started before the first gets its input, so all run at once.
+            handles = await asyncio.gather(
+                *(
+                    sandboxes[number % 4].commands.run(["cat"], True, stdin=True)
+                    for number in range(100)
+                )
+            )
 
-            waiting = [asyncio.create_task(one(number)) for number in range(100)]
-            async with AsyncDaemon(daemon.socket) as client:
-                while (await client.info()).counters["execs_failed"] == 0:
-                    metrics = await asyncio.gather(*(each.metrics() for each in sandboxes))
-                    if sum(each.execs_running for each in metrics) >= 100:
-                        break
-            await asyncio.gather(*(each.files.write("/tmp/go", b"") for each in sandboxes))
-            assert await asyncio.gather(*waiting) == [f"{number}\n" for number in range(100)]
+            async def finish(number: int) -> str:
+                async with handles[number] as handle:
+                    await handle.send_stdin(f"{number}\n".encode(), eof=True)
+                    return (await handle.wait()).stdout
+
+            outputs = await asyncio.gather(*(finish(number) for number in range(100)))
+            assert outputs == [f"{number}\n" for number in range(100)]
         finally:
             for sandbox in sandboxes:
                 async with sandbox:
