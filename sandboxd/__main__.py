@@ -29,6 +29,7 @@ from sandboxd.config import Config, load_config
 from sandboxd.errors import VenusError
 from sandboxd.launch import Launcher
 from sandboxd.recovery import RunLock
+from sandboxd.scheduling import shorten_slice
 from sandboxd.service import SandboxService
 from sandboxd.takeover import take_over
 
@@ -118,6 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if os.geteuid() != 0:
             print("sandboxd: must run as root, to make namespaces and groups", file=sys.stderr)
             return 1
+        shorten_slice()
         with locked_run_dir(config), prepared_launcher(config) as launcher:
             uvloop.run(serve(config, launcher))
     except VenusError as error:

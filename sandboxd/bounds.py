@@ -89,3 +89,18 @@ def checked_timeout_ms(config: Config, timeout_s: float | None) -> int:
         )
     # Init counts in milliseconds, and 0 means none.
     return max(1, round(timeout_s * 1000))
+
+
+def checked_output_bytes(config: Config, max_output_bytes: int | None) -> int:
+    """How much output a client gets; more is drained and counted."""
+    limit = config.max_exec_output_bytes
+    if max_output_bytes is None:
+        return limit
+    if not 0 <= max_output_bytes <= limit:
+        raise InvalidRequest(
+            f"{max_output_bytes} is out of bounds",
+            operation="exec",
+            object="field max_output_bytes",
+            cause=f"it must be at most {limit}",
+        )
+    return max_output_bytes

@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import sandboxd
-from sandboxd.api import routes_files, routes_images, routes_sandboxes
+from sandboxd.api import routes_execs, routes_files, routes_images, routes_sandboxes
 from sandboxd.api.context import ApiContext
 from sandboxd.errors import (
     InternalError,
@@ -30,7 +30,7 @@ _ERROR_SCHEMA = "#/components/schemas/ErrorBody"
 # What the framework itself answers; a wrong method (405) is an invalid request.
 _ROUTING_ERRORS = {404: NotFound, 413: TooLarge}
 # These read their bodies themselves, with bounds of their own.
-_STREAMING_SUFFIXES = ("/exec", "/stdin", "/files")
+_STREAMING_SUFFIXES = ("/stdin", "/files")
 
 
 def build_app(context: ApiContext) -> ASGIApp:
@@ -46,6 +46,7 @@ def build_app(context: ApiContext) -> ASGIApp:
     app.state.context = context
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]
     app.include_router(routes_sandboxes.router)
+    app.include_router(routes_execs.router)
     app.include_router(routes_files.router)
     app.include_router(routes_images.router)
     app.add_exception_handler(VenusError, _venus_error)
@@ -53,7 +54,7 @@ def build_app(context: ApiContext) -> ASGIApp:
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(ClientDisconnect, _client_gone)
     app.add_exception_handler(Exception, _unexpected_error)
-    return _BodyLimit(app)
+    return routes_execs.ExecShortcut(_BodyLimit(app), context)
 
 
 def _document(app: FastAPI) -> dict[str, Any]:

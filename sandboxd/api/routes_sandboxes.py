@@ -1,32 +1,19 @@
-"""Routes of sandboxes and their commands."""
+"""Routes of the daemon itself and of sandboxes."""
 
 from __future__ import annotations
 
 import platform
-from typing import Any
 
-from fastapi import APIRouter, Request, Response
-from starlette.types import Receive, Scope, Send
+from fastapi import APIRouter, Request
 
 import sandboxd
 from sandboxd.api import models
-from sandboxd.api.context import Context, CurrentPeer, context_of, error_answers, peer_of_request
-from sandboxd.api.exec_request import read_request
-from sandboxd.api.exec_stream import ExecStream
-from sandboxd.bounds import CreateOptions, checked_timeout_ms
-from sandboxd.errors import Conflict, InvalidRequest, NotFound, VenusError, error_from_errno
-from sandboxd.exec_session import RunningExec, start_exec
-from sandboxd.init_link import LinkClosed
-from sandboxd.init_protocol import ExecRequest
-from sandboxd.protocol import CONTENT_TYPE_BYTES, CONTENT_TYPE_FRAMES, StdinMode
+from sandboxd.api.context import Context, CurrentPeer, error_answers
+from sandboxd.bounds import CreateOptions
+from sandboxd.errors import Conflict
 from sandboxd.sandbox import LiveSandbox
 
 router = APIRouter(prefix="/v1", tags=["sandboxes"])
-
-DEFAULT_ENVIRONMENT = {
-    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    "LANG": "C.UTF-8",
-}
 
 
 @router.get("/health", operation_id="health")
@@ -177,163 +164,3 @@ async def get_metrics(
         oom_kills=usage.oom_kills,
         execs_running=sum(each.is_program and each.pid > 0 for each in sandbox.execs.values()),
     )
-
-
-class _ExecResponse(Response):
-    """Streams a command that has been started."""
-
-    def __init__(self, running: RunningExec, max_output_bytes: int) -> None:
-        super().__init__()
-        self._running = running
-        self._max_output_bytes = max_output_bytes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await ExecStream(self._running, self._max_output_bytes, send).run(receive)
-
-
-_FRAMES: dict[str, Any] = {CONTENT_TYPE_FRAMES: {"schema": {"type": "string", "format": "binary"}}}
-
-
-@router.post(
-    "/sandboxes/{sandbox_id}/exec",
-    operation_id="exec",
-    response_class=Response,
-    responses={
-        200: {
-            "description": "STARTED, then STDOUT and STDERR frames, then one EXIT or ERROR",
-            "content": _FRAMES,
-        },
-        **error_answers(400, 404, 409, 410, 413, 422, 429),
-    },
-    openapi_extra={
-        "requestBody": {
-            "description": "one HEADER frame, then STDIN frames when its stdin is inline",
-            "required": True,
-            "content": _FRAMES,
-        }
-    },
-)
-async def exec_command(request: Request, sandbox_id: str) -> Response:
-    """Run a command; its output comes as frames, as it is written."""
-    return await exec_response(request, sandbox_id)
-
-
-async def exec_response(request: Request, sandbox_id: str) -> Response:
-    """The command is running when this returns; the response streams it."""
-    peer = peer_of_request(request)
-    service = context_of(request).service
-    sandbox = service.find(peer.uid, sandbox_id, "exec")
-    header = await read_request(request.receive)
-    timeout_ms = checked_timeout_ms(service.config, header.timeout_s)
-    limit = service.config.max_exec_output_bytes
-    max_output_bytes = limit if header.max_output_bytes is None else header.max_output_bytes
-    if max_output_bytes > limit:
-        raise InvalidRequest(
-            f"{max_output_bytes} is out of bounds",
-            operation="exec",
-            object="field max_output_bytes",
-            cause=f"it must be at most {limit}",
-        )
-    sandbox.require_running("exec")
-    record = sandbox.record
-    assert record is not None
-
-    def build(exec_id: int) -> ExecRequest:
-        return ExecRequest(
-            exec_id,
-            header.argv,
-            user=record.user if header.user is None else header.user,
-            cwd=record.cwd if header.cwd is None else header.cwd,
-            env={**DEFAULT_ENVIRONMENT, **record.env, **header.env},
-            timeout_ms=timeout_ms,
-        )
-
-    try:
-        running = await start_exec(
-            sandbox,
-            build,
-            operation="exec",
-            max_execs=service.config.max_execs_per_sandbox,
-            stdin_data=header.stdin_data if header.stdin is StdinMode.INLINE else None,
-            stream_stdin=header.stdin is StdinMode.STREAM,
-        )
-    except VenusError:
-        service.counters.execs_failed += 1
-        raise
-    service.counters.execs_started += 1
-    return _ExecResponse(running, max_output_bytes)
-
-
-def _find_exec(sandbox: LiveSandbox, exec_id: int, operation: str) -> RunningExec:
-    running = sandbox.execs.get(exec_id)
-    if running is None or not running.is_program or running.over:
-        raise NotFound("there is no such command", operation=operation, object=f"exec {exec_id}")
-    return running
-
-
-@router.post(
-    "/sandboxes/{sandbox_id}/execs/{exec_id}/stdin",
-    status_code=204,
-    operation_id="send_stdin",
-    responses=error_answers(404, 409, 410),
-    openapi_extra={
-        "requestBody": {
-            "content": {CONTENT_TYPE_BYTES: {"schema": {"type": "string", "format": "binary"}}}
-        }
-    },
-)
-async def send_stdin(
-    request: Request,
-    sandbox_id: str,
-    exec_id: int,
-    context: Context,
-    peer: CurrentPeer,
-    eof: bool = False,
-) -> None:
-    """Write the body to the command's input, at its pace; `eof` closes the input afterwards."""
-    sandbox = context.service.find(peer.uid, sandbox_id, "send input")
-    running = _find_exec(sandbox, exec_id, "send input")
-    if running.stdin is None or running.stdin.closed:
-        raise Conflict(
-            "the command takes no input",
-            operation="send input",
-            object=f"exec {exec_id}",
-            cause="it was not started with stdin stream, or its input is closed",
-        )
-    try:
-        async for chunk in request.stream():
-            await running.stdin.write(chunk)
-    except BrokenPipeError:
-        raise Conflict(
-            "the command no longer reads its input",
-            operation="send input",
-            object=f"exec {exec_id}",
-        ) from None
-    if eof:
-        running.close_stdin()
-
-
-@router.post(
-    "/sandboxes/{sandbox_id}/execs/{exec_id}/signal",
-    status_code=204,
-    operation_id="send_signal",
-    responses=error_answers(400, 404, 410),
-)
-async def send_signal(
-    sandbox_id: str, exec_id: int, body: models.SignalRequest, context: Context, peer: CurrentPeer
-) -> None:
-    """Signal the command's leader, or everything that it started."""
-    sandbox = context.service.find(peer.uid, sandbox_id, "send signal")
-    _, link = sandbox.require_running("send signal")
-    running = _find_exec(sandbox, exec_id, "send signal")
-    try:
-        number = await link.kill(running.exec_id, body.signal, whole_tree=body.whole_tree)
-    except LinkClosed:
-        raise sandbox.gone_error("send signal") from None
-    if number:
-        raise error_from_errno(
-            number,
-            f"signal {body.signal} was not sent",
-            operation="send signal",
-            object=f"exec {exec_id}",
-        )
