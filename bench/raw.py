@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sandboxd.client import _calls
+from sandboxd.client._call import Call
 from sandboxd.client._http import encode_request
 from sandboxd.protocol import FrameDecoder, FrameType
 
@@ -24,7 +25,7 @@ class RawConnection:
         self._file.close()
         self._socket.close()
 
-    def send(self, call: _calls.Call[Any]) -> None:
+    def send(self, call: Call[Any]) -> None:
         self._socket.sendall(encode_request(call, streamed=False))
 
     def answer(self) -> Iterator[bytes]:

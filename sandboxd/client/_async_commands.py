@@ -12,6 +12,7 @@ from typing import Literal, Self, overload
 
 from sandboxd.client import _calls
 from sandboxd.client._async_transport import AsyncTransport
+from sandboxd.client._call import Call
 from sandboxd.client._data import AsyncData, async_pieces, small
 from sandboxd.client._exec import (
     DEFAULT_COMMAND_TIMEOUT_S,
@@ -41,7 +42,7 @@ class AsyncCommandHandle:
         self,
         transport: AsyncTransport,
         sandbox_id: str,
-        call: _calls.Call[None],
+        call: Call[None],
         timeout_s: float | None,
     ) -> None:
         self._transport = transport

@@ -7,6 +7,7 @@ from typing import Literal, overload
 
 from sandboxd.client import _calls
 from sandboxd.client._async_transport import AsyncTransport
+from sandboxd.client._call import Call
 from sandboxd.client._data import AsyncData, async_pieces, small
 from sandboxd.client.types import FileEntry, FileListing
 from sandboxd.errors import NotFound
@@ -94,7 +95,7 @@ class AsyncFiles:
             _calls.make_directory(self._id, path, user, mode, parents=parents)
         )
 
-    async def _stream(self, call: _calls.Call[bytes]) -> AsyncIterator[bytes]:
+    async def _stream(self, call: Call[bytes]) -> AsyncIterator[bytes]:
         async with self._transport.stream(call) as chunks:
             async for chunk in chunks:
                 yield chunk

@@ -1,4 +1,4 @@
-"""Every request of the API as a value: what to send, and how to read the answer. No I/O here.
+"""Every request of the API as a value. No I/O here.
 
 The synchronous and the asynchronous client both carry out these values, so the protocol is
 written down once.
@@ -6,12 +6,9 @@ written down once.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
-from urllib.parse import quote, urlencode
+from collections.abc import Mapping, Sequence
 
+from sandboxd.client._call import Call, decoded, encoded, given, items, nothing, target
 from sandboxd.client.types import (
     DaemonInfo,
     FileEntry,
@@ -20,9 +17,8 @@ from sandboxd.client.types import (
     SandboxInfo,
     SandboxMetrics,
 )
-from sandboxd.errors import InternalError, InvalidRequest, VenusError, error_from_json
+from sandboxd.errors import InvalidRequest
 from sandboxd.protocol import (
-    API_PREFIX,
     CONTENT_TYPE_BYTES,
     CONTENT_TYPE_FRAMES,
     CONTENT_TYPE_JSON,
@@ -33,85 +29,17 @@ from sandboxd.protocol import (
     encode_json_frame,
 )
 
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Call(Generic[T]):
-    """One request. `operation` and `object` name it in errors."""
-
-    operation: str
-    object: str
-    method: str
-    target: str
-    parse: Callable[[bytes], T]
-    body: bytes = b""
-    content_type: str | None = None
-
-    def error(self, status: int, body: bytes) -> VenusError:
-        """The exception for an answer that is not a success."""
-        try:
-            value: Any = json.loads(body)
-        except ValueError:
-            value = None
-        error = error_from_json(value, fallback=f"the answer was HTTP {status}")
-        # The daemon names what it did; an answer from elsewhere gets what was asked for.
-        error.operation = error.operation or self.operation
-        error.object = error.object or self.object
-        return error
-
-
-def _target(*parts: str, **query: str | int | None) -> str:
-    path = "/".join([API_PREFIX, *(quote(part, safe="") for part in parts)])
-    given = {name: value for name, value in query.items() if value is not None}
-    return f"{path}?{urlencode(given, quote_via=quote)}" if given else path
-
-
-def _json(body: bytes) -> Any:
-    try:
-        return json.loads(body)
-    except ValueError as error:
-        raise InternalError(
-            "the daemon's answer is not JSON", operation="read answer", cause=repr(body[:100])
-        ) from error
-
-
-def _items(body: bytes, key: str) -> list[Any]:
-    value = _json(body)
-    if not isinstance(value, dict) or not isinstance(value.get(key), list):
-        raise InternalError(
-            f"the daemon's answer has no list {key!r}",
-            operation="read answer",
-            cause=repr(body[:100]),
-        )
-    items: list[Any] = value[key]
-    return items
-
-
-def _nothing(_body: bytes) -> None:
-    return None
-
-
-def _given(**fields: object) -> dict[str, object]:
-    """Without what the caller left to the daemon's default."""
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def _encoded(value: Mapping[str, object]) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
-
-
 # The daemon
 
 
 def daemon_info() -> Call[DaemonInfo]:
     return Call(
-        "get info", "daemon", "GET", _target("info"), lambda b: DaemonInfo.from_json(_json(b))
+        "get info", "daemon", "GET", target("info"), lambda b: DaemonInfo.from_json(decoded(b))
     )
 
 
 def health() -> Call[None]:
-    return Call("check health", "daemon", "GET", _target("health"), _nothing)
+    return Call("check health", "daemon", "GET", target("health"), nothing)
 
 
 # Sandboxes
@@ -131,10 +59,8 @@ def create_sandbox(
     ttl_s: float | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> Call[SandboxInfo]:
-    limits = _given(
-        memory_bytes=memory_bytes, pids=pids, cpu_cores=cpu_cores, disk_bytes=disk_bytes
-    )
-    body = _given(
+    limits = given(memory_bytes=memory_bytes, pids=pids, cpu_cores=cpu_cores, disk_bytes=disk_bytes)
+    body = given(
         image=image,
         limits=limits or None,
         env=dict(env) if env else None,
@@ -148,9 +74,9 @@ def create_sandbox(
         "create sandbox",
         f"from image {image}",
         "POST",
-        _target("sandboxes"),
-        lambda b: SandboxInfo.from_json(_json(b)),
-        _encoded(body),
+        target("sandboxes"),
+        lambda b: SandboxInfo.from_json(decoded(b)),
+        encoded(body),
         CONTENT_TYPE_JSON,
     )
 
@@ -160,8 +86,8 @@ def list_sandboxes() -> Call[list[SandboxInfo]]:
         "list sandboxes",
         "daemon",
         "GET",
-        _target("sandboxes"),
-        lambda b: [SandboxInfo.from_json(item) for item in _items(b, "sandboxes")],
+        target("sandboxes"),
+        lambda b: [SandboxInfo.from_json(item) for item in items(b, "sandboxes")],
     )
 
 
@@ -170,13 +96,13 @@ def get_sandbox(sandbox_id: str) -> Call[SandboxInfo]:
         "get sandbox",
         sandbox_id,
         "GET",
-        _target("sandboxes", sandbox_id),
-        lambda b: SandboxInfo.from_json(_json(b)),
+        target("sandboxes", sandbox_id),
+        lambda b: SandboxInfo.from_json(decoded(b)),
     )
 
 
 def kill_sandbox(sandbox_id: str) -> Call[None]:
-    return Call("kill sandbox", sandbox_id, "DELETE", _target("sandboxes", sandbox_id), _nothing)
+    return Call("kill sandbox", sandbox_id, "DELETE", target("sandboxes", sandbox_id), nothing)
 
 
 def set_ttl(sandbox_id: str, ttl_s: float | None) -> Call[None]:
@@ -184,9 +110,9 @@ def set_ttl(sandbox_id: str, ttl_s: float | None) -> Call[None]:
         "set time to live",
         sandbox_id,
         "POST",
-        _target("sandboxes", sandbox_id, "ttl"),
-        _nothing,
-        _encoded({"ttl_s": ttl_s}),
+        target("sandboxes", sandbox_id, "ttl"),
+        nothing,
+        encoded({"ttl_s": ttl_s}),
         CONTENT_TYPE_JSON,
     )
 
@@ -196,8 +122,8 @@ def get_metrics(sandbox_id: str) -> Call[SandboxMetrics]:
         "get metrics",
         sandbox_id,
         "GET",
-        _target("sandboxes", sandbox_id, "metrics"),
-        lambda b: SandboxMetrics.from_json(_json(b)),
+        target("sandboxes", sandbox_id, "metrics"),
+        lambda b: SandboxMetrics.from_json(decoded(b)),
     )
 
 
@@ -224,7 +150,7 @@ def run_command(
             object=sandbox_id,
         )
     shell = isinstance(command, str)
-    header = _given(
+    header = given(
         command=command if shell else None,
         argv=None if shell else list(command),
         env=dict(env) if env else None,
@@ -241,8 +167,8 @@ def run_command(
         "run",
         command if isinstance(command, str) else " ".join(command),
         "POST",
-        _target("sandboxes", sandbox_id, "exec"),
-        _nothing,
+        target("sandboxes", sandbox_id, "exec"),
+        nothing,
         body,
         CONTENT_TYPE_FRAMES,
     )
@@ -253,8 +179,8 @@ def send_stdin(sandbox_id: str, exec_id: int, data: bytes, *, eof: bool) -> Call
         "send input",
         f"command {exec_id} of {sandbox_id}",
         "POST",
-        _target("sandboxes", sandbox_id, "execs", str(exec_id), "stdin", eof="1" if eof else None),
-        _nothing,
+        target("sandboxes", sandbox_id, "execs", str(exec_id), "stdin", eof="1" if eof else None),
+        nothing,
         data,
         CONTENT_TYPE_BYTES,
     )
@@ -265,9 +191,9 @@ def send_signal(sandbox_id: str, exec_id: int, signal: int, *, whole_tree: bool)
         f"send signal {signal}",
         f"command {exec_id} of {sandbox_id}",
         "POST",
-        _target("sandboxes", sandbox_id, "execs", str(exec_id), "signal"),
-        _nothing,
-        _encoded({"signal": signal, "whole_tree": whole_tree}),
+        target("sandboxes", sandbox_id, "execs", str(exec_id), "signal"),
+        nothing,
+        encoded({"signal": signal, "whole_tree": whole_tree}),
         CONTENT_TYPE_JSON,
     )
 
@@ -280,7 +206,7 @@ def read_file(sandbox_id: str, path: str, user: str | None) -> Call[bytes]:
         "read file",
         path,
         "GET",
-        _target("sandboxes", sandbox_id, "files", path=path, user=user),
+        target("sandboxes", sandbox_id, "files", path=path, user=user),
         bytes,
     )
 
@@ -292,8 +218,8 @@ def write_file(
         "write file",
         path,
         "PUT",
-        _target("sandboxes", sandbox_id, "files", path=path, user=user, mode=_octal(mode)),
-        _nothing,
+        target("sandboxes", sandbox_id, "files", path=path, user=user, mode=_octal(mode)),
+        nothing,
         data,
         CONTENT_TYPE_BYTES,
     )
@@ -304,7 +230,7 @@ def remove_file(sandbox_id: str, path: str, user: str | None, *, recursive: bool
         "remove file",
         path,
         "DELETE",
-        _target(
+        target(
             "sandboxes",
             sandbox_id,
             "files",
@@ -312,7 +238,7 @@ def remove_file(sandbox_id: str, path: str, user: str | None, *, recursive: bool
             user=user,
             recursive="true" if recursive else None,
         ),
-        _nothing,
+        nothing,
     )
 
 
@@ -321,21 +247,21 @@ def stat_file(sandbox_id: str, path: str, user: str | None) -> Call[FileEntry]:
         "stat file",
         path,
         "GET",
-        _target("sandboxes", sandbox_id, "files", "stat", path=path, user=user),
-        lambda b: FileEntry.from_json(_json(b)),
+        target("sandboxes", sandbox_id, "files", "stat", path=path, user=user),
+        lambda b: FileEntry.from_json(decoded(b)),
     )
 
 
 def list_files(sandbox_id: str, path: str, user: str | None, depth: int) -> Call[FileListing]:
     def parse(body: bytes) -> FileListing:
-        entries = tuple(FileEntry.from_json(item) for item in _items(body, "entries"))
-        return FileListing(entries, bool(_json(body).get("truncated", False)))
+        entries = tuple(FileEntry.from_json(item) for item in items(body, "entries"))
+        return FileListing(entries, bool(decoded(body).get("truncated", False)))
 
     return Call(
         "list directory",
         path,
         "GET",
-        _target("sandboxes", sandbox_id, "files", "list", path=path, user=user, depth=depth),
+        target("sandboxes", sandbox_id, "files", "list", path=path, user=user, depth=depth),
         parse,
     )
 
@@ -347,9 +273,9 @@ def make_directory(
         "make directory",
         path,
         "POST",
-        _target("sandboxes", sandbox_id, "files", "mkdir"),
-        _nothing,
-        _encoded(_given(path=path, mode=mode, parents=parents, user=user)),
+        target("sandboxes", sandbox_id, "files", "mkdir"),
+        nothing,
+        encoded(given(path=path, mode=mode, parents=parents, user=user)),
         CONTENT_TYPE_JSON,
     )
 
@@ -366,8 +292,8 @@ def list_images() -> Call[list[ImageInfo]]:
         "list images",
         "daemon",
         "GET",
-        _target("images"),
-        lambda b: [ImageInfo.from_json(item) for item in _items(b, "images")],
+        target("images"),
+        lambda b: [ImageInfo.from_json(item) for item in items(b, "images")],
     )
 
 
@@ -376,8 +302,8 @@ def put_image(name: str) -> Call[ImageInfo]:
         "import image",
         name,
         "PUT",
-        _target("images", name),
-        lambda b: ImageInfo.from_json(_json(b)),
+        target("images", name),
+        lambda b: ImageInfo.from_json(decoded(b)),
         b"",
         "application/x-tar",
     )
@@ -388,9 +314,9 @@ def import_image(name: str, path: str) -> Call[ImageInfo]:
         "import image",
         name,
         "POST",
-        _target("images", name, "import"),
-        lambda b: ImageInfo.from_json(_json(b)),
-        _encoded({"path": path}),
+        target("images", name, "import"),
+        lambda b: ImageInfo.from_json(decoded(b)),
+        encoded({"path": path}),
         CONTENT_TYPE_JSON,
     )
 
@@ -400,12 +326,12 @@ def build_base(name: str, suite: str | None, packages: Sequence[str] | None) -> 
         "build image",
         name,
         "POST",
-        _target("images", name, "build-base"),
-        _nothing,
-        _encoded(_given(suite=suite, packages=list(packages) if packages else None)),
+        target("images", name, "build-base"),
+        nothing,
+        encoded(given(suite=suite, packages=list(packages) if packages else None)),
         CONTENT_TYPE_JSON,
     )
 
 
 def remove_image(name: str) -> Call[None]:
-    return Call("remove image", name, "DELETE", _target("images", name), _nothing)
+    return Call("remove image", name, "DELETE", target("images", name), nothing)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterator
 
-from sandboxd.client._calls import Call
+from sandboxd.client._call import Call
 from sandboxd.client.errors import CommandExitError, CommandTimeout, ConnectionLost
 from sandboxd.client.types import CommandResult, Exit, Output, Started
 from sandboxd.errors import error_from_json

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import httptools
 
-from sandboxd.client._calls import Call
+from sandboxd.client._call import Call
 from sandboxd.client.errors import ConnectionLost, DaemonUnavailable
 from sandboxd.errors import OperationTimeout
 from sandboxd.protocol import DEFAULT_SOCKET, SOCKET_ENV

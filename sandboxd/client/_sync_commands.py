@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Literal, Self, overload
 
 from sandboxd.client import _calls
+from sandboxd.client._call import Call
 from sandboxd.client._data import Data, pieces, small
 from sandboxd.client._exec import (
     DEFAULT_COMMAND_TIMEOUT_S,
@@ -41,7 +42,7 @@ class CommandHandle:
         self,
         transport: SyncTransport,
         sandbox_id: str,
-        call: _calls.Call[None],
+        call: Call[None],
         timeout_s: float | None,
     ) -> None:
         self._transport = transport

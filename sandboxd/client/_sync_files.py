@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Literal, overload
 
 from sandboxd.client import _calls
+from sandboxd.client._call import Call
 from sandboxd.client._data import Data, pieces, small
 from sandboxd.client._sync_transport import SyncTransport
 from sandboxd.client.types import FileEntry, FileListing
@@ -90,6 +91,6 @@ class Files:
     ) -> None:
         self._transport.call(_calls.make_directory(self._id, path, user, mode, parents=parents))
 
-    def _stream(self, call: _calls.Call[bytes]) -> Iterator[bytes]:
+    def _stream(self, call: Call[bytes]) -> Iterator[bytes]:
         with self._transport.stream(call) as chunks:
             yield from chunks

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import httptools
 
-from sandboxd.client._calls import Call
+from sandboxd.client._call import Call
 from sandboxd.client._http import (
     CONNECT_TIMEOUT_S,
     DEFAULT_REQUEST_TIMEOUT_S,

@@ -30,6 +30,7 @@ PURE = {
     "venusrl/train/grpo.py": IO_MODULES,
     "sandboxd/lifecycle.py": IO_MODULES - {"sandboxd", "time"},
     "sandboxd/isolation/plan.py": IO_MODULES - {"sandboxd", "os", "pathlib"},
+    "sandboxd/client/_call.py": IO_MODULES - {"sandboxd"},
     "sandboxd/client/_calls.py": IO_MODULES - {"sandboxd"},
     "sandboxd/client/_exec.py": IO_MODULES - {"sandboxd"},
 }

@@ -13,7 +13,7 @@ import pytest
 
 from sandboxd.client import ConnectionLost, VenusError
 from sandboxd.client._async_transport import AsyncTransport
-from sandboxd.client._calls import Call
+from sandboxd.client._call import Call
 from sandboxd.client._sync_transport import SyncTransport
 from sandboxd.errors import InternalError, NotFound, OperationTimeout, TooLarge
 
