@@ -53,6 +53,8 @@ class Config:
     max_queued_creates: int = 512
     """Creates beyond this wait in the client: the answer is `limit_exceeded`."""
     max_execs_per_sandbox: int = 64
+    max_execs: int = 4000
+    """In the whole daemon. Each takes up to four of its descriptors, of which it has 20,000."""
 
     default_memory_bytes: int = 1 * GIB
     default_pids: int = 512

@@ -52,7 +52,9 @@ _STEP_TEXTS = {
 class RunningExec:
     """One exec that init knows. Touched on the event loop only."""
 
-    def __init__(self, sandbox: LiveSandbox, exec_id: int, *, is_program: bool) -> None:
+    def __init__(
+        self, sandbox: LiveSandbox, exec_id: int, operation: str, *, is_program: bool
+    ) -> None:
         self.sandbox = sandbox
         self.exec_id = exec_id
         self.is_program = is_program
@@ -68,7 +70,7 @@ class RunningExec:
         """The task that forwards the output; cancelling one that is done does nothing."""
         self._detached = False
         self._wake = asyncio.Event()
-        sandbox.execs[exec_id] = self
+        sandbox.add_exec(self, operation)
 
     # -- what happens to it ------------------------------------------------------------------------
 
@@ -148,7 +150,7 @@ class RunningExec:
             return
         if self.stdin is not None:
             self.stdin.close()
-        if self.sandbox.execs.pop(self.exec_id, None) is None or self.lost:
+        if not self.sandbox.drop_exec(self.exec_id) or self.lost:
             return
         if self.sandbox.link is not None:
             with contextlib.suppress(LinkClosed):
@@ -163,7 +165,6 @@ async def start_exec(
     build_request: Callable[[int], ExecRequest],
     *,
     operation: str,
-    max_execs: int,
     stdin_data: bytes | None = None,
     stream_stdin: bool = False,
     keep_for_takeover: bool = True,
@@ -173,11 +174,12 @@ async def start_exec(
     Without `stdin_data` and `stream_stdin` its input is /dev/null.
     """
     launched, link = sandbox.require_running(operation)
-    sandbox.require_exec_slot(operation, max_execs)
     exec_id = sandbox.next_exec_id()
     try:
         request = build_request(exec_id)
-        running = RunningExec(sandbox, exec_id, is_program=request.kind is ExecKind.PROGRAM)
+        running = RunningExec(
+            sandbox, exec_id, operation, is_program=request.kind is ExecKind.PROGRAM
+        )
         try:
             await _start(
                 running, request, launched, link, stdin_data, stream_stdin, keep_for_takeover
@@ -286,7 +288,9 @@ async def take_over_execs(sandbox: LiveSandbox, link: InitLink) -> None:
     """
     for info, fds in await link.list_execs():
         kept = dict(zip((bit for bit in FdBit if bit & info.fd_mask), fds, strict=True))
-        running = RunningExec(sandbox, info.exec_id, is_program=info.kind is ExecKind.PROGRAM)
+        running = RunningExec(
+            sandbox, info.exec_id, "adopt command", is_program=info.kind is ExecKind.PROGRAM
+        )
         running.pid = info.pid
         if (fd := kept.get(FdBit.KEEP_STDIN)) is not None:
             running.stdin = InputPipe(fd)

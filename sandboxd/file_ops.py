@@ -51,7 +51,6 @@ class FileTarget:
     sandbox: LiveSandbox
     path: str
     user: str
-    max_execs: int
 
     def __post_init__(self) -> None:
         if not self.path.startswith("/") or "\0" in self.path or len(self.path) > 4095:
@@ -85,7 +84,6 @@ class _Operation:
             target.sandbox,
             build,
             operation=operation,
-            max_execs=target.max_execs,
             stream_stdin=upload,
             keep_for_takeover=False,
         )

@@ -36,12 +36,41 @@ def boottime_s() -> float:
 
 
 @dataclass
+class ExecBudget:
+    """How many commands there may be at once: of one sandbox, and in the whole daemon.
+
+    Each holds some of the daemon's descriptors until nothing writes to its pipes any more. Without
+    the second bound many sandboxes could take them all, and the daemon could accept nobody.
+    """
+
+    per_sandbox: int
+    total: int
+    used: int = 0
+
+    def take(self, running_here: int, operation: str, sandbox_id: str) -> None:
+        """Count one more, or `LimitExceeded`."""
+        for count, limit, name in (
+            (running_here, self.per_sandbox, "max_execs_per_sandbox"),
+            (self.used, self.total, "max_execs"),
+        ):
+            if count >= limit:
+                raise LimitExceeded(
+                    f"{count} commands are running already",
+                    operation=operation,
+                    object=sandbox_id,
+                    cause=f"{name} is {limit}; a command counts while anything holds its output",
+                )
+        self.used += 1
+
+
+@dataclass
 class LiveSandbox:
     """Mutable; touched on the event loop only."""
 
     sandbox_id: str
     tenant_uid: int
     image: str
+    budget: ExecBudget
     state: State = State.CREATING
     record: SandboxRecord | None = None
     launched: LaunchedSandbox | None = None
@@ -76,15 +105,17 @@ class LiveSandbox:
             raise self.gone_error(operation)
         return self.launched, self.link
 
-    def require_exec_slot(self, operation: str, limit: int) -> None:
-        """Bound what one sandbox can hold of the daemon's descriptors and memory."""
-        if len(self.execs) >= limit:
-            raise LimitExceeded(
-                f"{limit} commands are running already",
-                operation=operation,
-                object=self.sandbox_id,
-                cause="max_execs_per_sandbox; commands count until nothing holds their output",
-            )
+    def add_exec(self, running: RunningExec, operation: str) -> None:
+        """Enter a command; `LimitExceeded` when there is no room, here or in the daemon."""
+        self.budget.take(len(self.execs), operation, self.sandbox_id)
+        self.execs[running.exec_id] = running
+
+    def drop_exec(self, exec_id: int) -> bool:
+        """Forget a command; False when it was forgotten before."""
+        if self.execs.pop(exec_id, None) is None:
+            return False
+        self.budget.used -= 1
+        return True
 
     def gone_error(self, operation: str) -> SandboxGone:
         """The answer to requests for a sandbox that has ended."""

@@ -1,8 +1,7 @@
 """What the API does, apart from HTTP: the sandboxes of this node and their lives.
 
 Everything here runs on the event loop; the launcher's blocking calls run in a bounded pool of
-threads. A sandbox is in `_sandboxes` from the moment that its create is admitted until nothing of
-it is left; afterwards its id is remembered for a while, so that later requests learn why it ended.
+threads.
 
 Lock order: none is needed. State changes happen between awaits, and `LiveSandbox.take_down` is the
 one task that removes a sandbox, whoever asked first.
@@ -16,7 +15,6 @@ import dataclasses
 import logging
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,8 +25,6 @@ from sandboxd.config import Config
 from sandboxd.errors import (
     Conflict,
     InternalError,
-    LimitExceeded,
-    NotFound,
     OperationTimeout,
     VenusError,
 )
@@ -36,12 +32,12 @@ from sandboxd.exec_session import take_over_execs
 from sandboxd.init_link import InitLink, LinkClosed
 from sandboxd.launch import LaunchedSandbox, Launcher, LaunchRequest, Limits, Usage
 from sandboxd.lifecycle import EndReason, Event, State
+from sandboxd.population import Population
 from sandboxd.recovery import current_boot_id, process_start_ticks
 from sandboxd.registry import Registry, SandboxRecord
-from sandboxd.sandbox import LiveSandbox, boottime_s, gone_error
+from sandboxd.sandbox import LiveSandbox, boottime_s
 
 _LOG = logging.getLogger("sandboxd")
-_REMEMBERED_ENDS = 4096
 _T = TypeVar("_T")
 
 
@@ -68,8 +64,7 @@ class SandboxService:
         self._launcher = launcher
         self.registry = Registry(config.sandboxes_dir)
         self._boot_id = current_boot_id()
-        self._sandboxes: dict[str, LiveSandbox] = {}
-        self._ends: OrderedDict[str, tuple[int, EndReason | None]] = OrderedDict()
+        self.population = Population(config)
         self._create_slots = asyncio.Semaphore(config.max_concurrent_creates)
         self._queued_creates = 0
         self._closing = False
@@ -82,26 +77,6 @@ class SandboxService:
     def storage_backend(self) -> str:
         """`btrfs` or `plain`."""
         return "btrfs" if self._launcher.limits_disk else "plain"
-
-    # -- looking ---------------------------------------------------------------------------------
-
-    def visible(self, peer_uid: int) -> list[LiveSandbox]:
-        """The peer's own sandboxes, or all for root."""
-        return [each for each in self._sandboxes.values() if peer_uid in (0, each.tenant_uid)]
-
-    def find(self, peer_uid: int, sandbox_id: str, operation: str) -> LiveSandbox:
-        """The sandbox, if the peer may see it. Another tenant's does not exist, to the peer."""
-        sandbox = self._sandboxes.get(sandbox_id)
-        if sandbox is not None and peer_uid in (0, sandbox.tenant_uid):
-            return sandbox
-        tenant_uid, reason = self._ends.get(sandbox_id, (None, None))
-        if tenant_uid is not None and peer_uid in (0, tenant_uid):
-            raise gone_error(sandbox_id, operation, reason)
-        raise NotFound("there is no such sandbox", operation=operation, object=sandbox_id[:200])
-
-    def image_users(self, image: str) -> list[str]:
-        """Ids of the sandboxes that stand on the image."""
-        return [each.sandbox_id for each in self._sandboxes.values() if each.image == image]
 
     async def usage(self, sandbox: LiveSandbox, operation: str) -> Usage:
         """What it uses now."""
@@ -118,12 +93,15 @@ class SandboxService:
         """A running sandbox, or an error and nothing left."""
         limits = checked_limits(self.config, options, limits_disk=self._launcher.limits_disk)
         ttl_s = checked_ttl(self.config, options.ttl_s, "create sandbox")
-        self._admit(tenant_uid)
-        sandbox = LiveSandbox(f"sb-{secrets.token_hex(8)}", tenant_uid, options.image)
-        self._sandboxes[sandbox.sandbox_id] = sandbox
+        self._refuse_when_closing()
+        self.population.admit(tenant_uid, self._queued_creates)
+        sandbox_id = f"sb-{secrets.token_hex(8)}"
+        sandbox = self.population.new(sandbox_id, tenant_uid, options.image)
+        self.population.add(sandbox)
         try:
             await self._wait_for_slot(sandbox)
             try:
+                self._refuse_when_closing()
                 await self._bring_up(sandbox, options, limits, ttl_s)
             finally:
                 self._create_slots.release()
@@ -134,22 +112,9 @@ class SandboxService:
         self.counters.sandboxes_created += 1
         return sandbox
 
-    def _admit(self, tenant_uid: int) -> None:
+    def _refuse_when_closing(self) -> None:
         if self._closing:
             raise Conflict("the daemon is stopping", operation="create sandbox", object="daemon")
-        own = sum(each.tenant_uid == tenant_uid for each in self._sandboxes.values())
-        for count, limit, name in (
-            (len(self._sandboxes), self.config.max_sandboxes, "max_sandboxes"),
-            (own, self.config.max_sandboxes_per_tenant, "max_sandboxes_per_tenant"),
-            (self._queued_creates, self.config.max_queued_creates, "max_queued_creates"),
-        ):
-            if count >= limit:
-                raise LimitExceeded(
-                    "no further sandbox is admitted",
-                    operation="create sandbox",
-                    object=f"tenant {tenant_uid}",
-                    cause=f"{name} is {limit}",
-                )
 
     async def _wait_for_slot(self, sandbox: LiveSandbox) -> None:
         self._queued_creates += 1
@@ -273,6 +238,7 @@ class SandboxService:
             assert sandbox.launched is not None
             if sandbox.launched.oom_kills() > sandbox.oom_kills_seen:
                 reason = EndReason.OOM
+                self.counters.oom_kills += 1
         _LOG.warning("init of %s died: %s", sandbox.sandbox_id, reason.value)
         sandbox.apply(Event.INIT_DIED, reason)
         self._begin_take_down(sandbox)
@@ -299,21 +265,16 @@ class SandboxService:
             running.on_lost()
         await self._in_thread(lambda: self._launcher.destroy(sandbox.sandbox_id))
         sandbox.apply(Event.DESTROYED)
-        was_up = sandbox.record is not None
-        del self._sandboxes[sandbox.sandbox_id]
-        if was_up:
+        self.population.remove(sandbox)
+        if sandbox.record is not None:
             self.counters.sandboxes_destroyed += 1
-            self._ends[sandbox.sandbox_id] = (sandbox.tenant_uid, sandbox.end_reason)
-            while len(self._ends) > _REMEMBERED_ENDS:
-                self._ends.popitem(last=False)
 
     async def close(self) -> None:
         """Destroy everything. Creates that are under way finish first, and are then destroyed."""
         self._closing = True
-        while self._sandboxes:
-            creating = [each for each in self._sandboxes.values() if each.state is State.CREATING]
-            others = [each for each in self._sandboxes.values() if each.state is not State.CREATING]
-            if not others and creating:
+        while len(self.population):
+            others = [each for each in self.population if each.state is not State.CREATING]
+            if not others:
                 await asyncio.sleep(0.01)
                 continue
             results = await asyncio.gather(
@@ -329,7 +290,7 @@ class SandboxService:
 
     async def adopt(self, record: SandboxRecord) -> LiveSandbox:
         """Take over the sandbox of `record`. On an error it must be removed instead."""
-        sandbox = LiveSandbox(record.sandbox_id, record.tenant_uid, record.image)
+        sandbox = self.population.new(record.sandbox_id, record.tenant_uid, record.image)
         launched = await self._in_thread(
             lambda: self._launcher.adopt(record.sandbox_id, record.tenant_uid, record.init_pid)
         )
@@ -343,7 +304,7 @@ class SandboxService:
             link.close()
             raise
         self._ready(sandbox)
-        self._sandboxes[sandbox.sandbox_id] = sandbox
+        self.population.add(sandbox)
         self.counters.sandboxes_adopted += 1
         return sandbox
 

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 import sandboxd
 from sandboxd.api import routes_execs, routes_files, routes_images, routes_sandboxes
 from sandboxd.api.context import ApiContext
+from sandboxd.api.peer import require_allowed
 from sandboxd.errors import (
     InternalError,
     InvalidRequest,
@@ -54,7 +55,7 @@ def build_app(context: ApiContext) -> ASGIApp:
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(ClientDisconnect, _client_gone)
     app.add_exception_handler(Exception, _unexpected_error)
-    return routes_execs.ExecShortcut(_BodyLimit(app), context)
+    return _PeerGate(routes_execs.ExecShortcut(_BodyLimit(app), context))
 
 
 def _document(app: FastAPI) -> dict[str, Any]:
@@ -135,6 +136,23 @@ async def _unexpected_error(request: Request, error: Exception) -> JSONResponse:
             cause=f"{type(error).__name__}: {error}"[:500],
         )
     )
+
+
+class _PeerGate:
+    """Lets nobody in of whom the kernel does not say that he may, whatever he asks for."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        try:
+            require_allowed(scope["state"].get("peer"))
+        except VenusError as error:
+            await _answer(error)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
 
 
 class _BodyLimit:

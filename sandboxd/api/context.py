@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Request
 
 from sandboxd.api.models import ErrorBody
-from sandboxd.api.peer import Peer, require_allowed
+from sandboxd.api.peer import Peer
 from sandboxd.images import ImageStore
 from sandboxd.service import SandboxService
 
@@ -31,8 +31,10 @@ def context_of(request: Request) -> ApiContext:
 
 
 def peer_of_request(request: Request) -> Peer:
-    """The peer, as the socket's protocol found it when the connection was made."""
-    return require_allowed(request.scope["state"].get("peer"))
+    """The peer, as the socket's protocol found it when the connection was made, and as the gate
+    in front of the application has let it in."""
+    peer: Peer = request.scope["state"]["peer"]
+    return peer
 
 
 Context = Annotated[ApiContext, Depends(context_of)]

@@ -18,6 +18,7 @@ from sandboxd.exec_session import RunningExec
 from sandboxd.pipes import OutputPipe
 from sandboxd.protocol import (
     CONTENT_TYPE_FRAMES,
+    ExitReason,
     FrameType,
     encode_json_frame,
     encode_prefix,
@@ -43,8 +44,11 @@ class ExecStream:
         self._client_gone = False
         self._begun = time.monotonic()
 
-    async def run(self, receive: Receive) -> None:
-        """Stream until the command's exit is sent, or the client is gone, which kills it."""
+    async def run(self, receive: Receive) -> ExitReason | None:
+        """Stream until the command's exit is sent, or the client is gone, which kills it.
+
+        The reason of the exit, or None when nobody was left to be told.
+        """
         self._running.consumer = asyncio.current_task()
         watcher = asyncio.ensure_future(self._watch(receive))
         finished = False
@@ -53,8 +57,12 @@ class ExecStream:
             started = {"exec_id": self._running.exec_id, "pid": self._running.pid}
             await self._write(encode_json_frame(FrameType.STARTED, started))
             finished = await self._pump()
-            if finished:
-                await self._write(encode_json_frame(FrameType.EXIT, self._exit()), last=True)
+            if not finished:
+                return None
+            reason = self._exit_reason()
+            payload = self._exit_payload(reason)
+            await self._write(encode_json_frame(FrameType.EXIT, payload), last=True)
+            return reason
         finally:
             watcher.cancel()
             if not finished:
@@ -113,12 +121,14 @@ class ExecStream:
     async def _write(self, body: bytes, *, last: bool = False) -> None:
         await self._send({"type": "http.response.body", "body": body, "more_body": not last})
 
-    def _exit(self) -> dict[str, Any]:
+    def _exit_reason(self) -> ExitReason:
+        exited = self._running.exited
+        if exited is None:
+            return lost_reason(self._running.sandbox.end_reason)
+        return exit_reason(exited, oom_kills=self._running.oom_kills_during())
+
+    def _exit_payload(self, reason: ExitReason) -> dict[str, Any]:
         running = self._running
-        if running.exited is not None:
-            reason = exit_reason(running.exited, oom_kills=running.oom_kills_during())
-        else:
-            reason = lost_reason(running.sandbox.end_reason)
         return exit_payload(
             running.exited,
             reason,

@@ -19,13 +19,13 @@ from sandboxd.api import models
 from sandboxd.api.context import ApiContext, Context, CurrentPeer, error_answers
 from sandboxd.api.exec_request import read_request
 from sandboxd.api.exec_stream import ExecStream
-from sandboxd.api.peer import Peer, require_allowed
+from sandboxd.api.peer import Peer
 from sandboxd.bounds import checked_output_bytes, checked_timeout_ms
 from sandboxd.errors import Conflict, InternalError, NotFound, VenusError, error_from_errno
 from sandboxd.exec_session import RunningExec, start_exec
 from sandboxd.init_link import LinkClosed
 from sandboxd.init_protocol import ExecRequest
-from sandboxd.protocol import CONTENT_TYPE_BYTES, CONTENT_TYPE_FRAMES, StdinMode
+from sandboxd.protocol import CONTENT_TYPE_BYTES, CONTENT_TYPE_FRAMES, ExitReason, StdinMode
 from sandboxd.sandbox import LiveSandbox
 
 router = APIRouter(prefix="/v1/sandboxes/{sandbox_id}", tags=["commands"])
@@ -54,14 +54,17 @@ class ExecShortcut:
             await self._app(scope, receive, send)
             return
         try:
-            peer = require_allowed(scope["state"].get("peer"))
-            running, max_output_bytes = await _start(self._context, peer, match[1], receive)
+            running, max_output_bytes = await _start(
+                self._context, scope["state"]["peer"], match[1], receive
+            )
         except Exception as error:
             answer = _known(error, match[1])
             response = JSONResponse(answer.to_json(), status_code=answer.http_status)
             await response(scope, receive, send)
             return
-        await ExecStream(running, max_output_bytes, send).run(receive)
+        reason = await ExecStream(running, max_output_bytes, send).run(receive)
+        if reason is ExitReason.OOM:
+            self._context.service.counters.oom_kills += 1
 
 
 def _known(error: Exception, sandbox_id: str) -> VenusError:
@@ -81,7 +84,7 @@ async def _start(
 ) -> tuple[RunningExec, int]:
     """The command is running when this returns."""
     service = context.service
-    sandbox = service.find(peer.uid, sandbox_id, "exec")
+    sandbox = service.population.find(peer.uid, sandbox_id, "exec")
     header = await read_request(receive)
     timeout_ms = checked_timeout_ms(service.config, header.timeout_s)
     max_output_bytes = checked_output_bytes(service.config, header.max_output_bytes)
@@ -104,7 +107,6 @@ async def _start(
             sandbox,
             build,
             operation="exec",
-            max_execs=service.config.max_execs_per_sandbox,
             stdin_data=header.stdin_data if header.stdin is StdinMode.INLINE else None,
             stream_stdin=header.stdin is StdinMode.STREAM,
         )
@@ -166,7 +168,7 @@ async def send_stdin(
     eof: bool = False,
 ) -> None:
     """Write the body to the command's input, at its pace; `eof` closes the input afterwards."""
-    sandbox = context.service.find(peer.uid, sandbox_id, "send input")
+    sandbox = context.service.population.find(peer.uid, sandbox_id, "send input")
     running = _find_exec(sandbox, exec_id, "send input")
     if running.stdin is None or running.stdin.closed:
         raise Conflict(
@@ -198,7 +200,7 @@ async def send_signal(
     sandbox_id: str, exec_id: int, body: models.SignalRequest, context: Context, peer: CurrentPeer
 ) -> None:
     """Signal the command's leader, or everything that it started."""
-    sandbox = context.service.find(peer.uid, sandbox_id, "send signal")
+    sandbox = context.service.population.find(peer.uid, sandbox_id, "send signal")
     _, link = sandbox.require_running("send signal")
     running = _find_exec(sandbox, exec_id, "send signal")
     try:

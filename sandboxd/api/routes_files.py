@@ -28,7 +28,7 @@ Mode = Annotated[str, Query(pattern="^[0-7]{1,4}$", description="octal, of a new
 def _target(
     context: ApiContext, peer: Peer, sandbox_id: str, path: str, user: str | None, operation: str
 ) -> FileTarget:
-    sandbox = context.service.find(peer.uid, sandbox_id, operation)
+    sandbox = context.service.population.find(peer.uid, sandbox_id, operation)
     sandbox.require_running(operation)
     assert sandbox.record is not None
     context.service.counters.file_operations += 1
@@ -36,7 +36,6 @@ def _target(
         sandbox=sandbox,
         path=path,
         user=sandbox.record.user if user is None else user,
-        max_execs=context.service.config.max_execs_per_sandbox,
     )
 
 

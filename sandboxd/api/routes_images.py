@@ -188,7 +188,7 @@ def _result_line(name: str, done: Future[Image]) -> dict[str, Any]:
 async def remove_image(name: Name, context: Context, peer: CurrentPeer) -> None:
     """Remove an image that no sandbox uses. Root only."""
     require_root(peer, "remove image", name)
-    users = context.service.image_users(name)
+    users = context.service.population.image_users(name)
     if users:
         raise Conflict(
             "the image is in use",

@@ -31,7 +31,7 @@ async def info(context: Context, peer: CurrentPeer) -> models.DaemonInfo:
         version=sandboxd.__version__,
         api_version=sandboxd.API_VERSION,
         kernel=platform.release(),
-        sandboxes=len(service.visible(peer.uid)),
+        sandboxes=len(service.population.visible(peer.uid)),
         counters=models.Counters(**vars(service.counters)),
         limits=models.DaemonLimits(
             max_sandboxes=config.max_sandboxes,
@@ -108,7 +108,7 @@ async def create_sandbox(
 @router.get("/sandboxes", operation_id="list_sandboxes", responses=error_answers())
 async def list_sandboxes(context: Context, peer: CurrentPeer) -> models.SandboxList:
     """The peer's sandboxes; root sees all."""
-    visible = context.service.visible(peer.uid)
+    visible = context.service.population.visible(peer.uid)
     return models.SandboxList(
         sandboxes=[sandbox_info(each) for each in visible if each.record is not None]
     )
@@ -119,7 +119,7 @@ async def list_sandboxes(context: Context, peer: CurrentPeer) -> models.SandboxL
 )
 async def get_sandbox(sandbox_id: str, context: Context, peer: CurrentPeer) -> models.SandboxInfo:
     """One sandbox."""
-    return sandbox_info(context.service.find(peer.uid, sandbox_id, "get sandbox"))
+    return sandbox_info(context.service.population.find(peer.uid, sandbox_id, "get sandbox"))
 
 
 @router.delete(
@@ -130,7 +130,7 @@ async def get_sandbox(sandbox_id: str, context: Context, peer: CurrentPeer) -> m
 )
 async def destroy_sandbox(sandbox_id: str, context: Context, peer: CurrentPeer) -> None:
     """End it; when this answers, nothing of it is left."""
-    sandbox = context.service.find(peer.uid, sandbox_id, "destroy sandbox")
+    sandbox = context.service.population.find(peer.uid, sandbox_id, "destroy sandbox")
     await context.service.destroy(sandbox)
 
 
@@ -141,7 +141,7 @@ async def set_ttl(
     sandbox_id: str, body: models.TtlRequest, context: Context, peer: CurrentPeer
 ) -> models.SandboxInfo:
     """A new time to live, counted from now."""
-    sandbox = context.service.find(peer.uid, sandbox_id, "set time to live")
+    sandbox = context.service.population.find(peer.uid, sandbox_id, "set time to live")
     context.service.set_ttl(sandbox, body.ttl_s)
     return sandbox_info(sandbox)
 
@@ -153,7 +153,7 @@ async def get_metrics(
     sandbox_id: str, context: Context, peer: CurrentPeer
 ) -> models.SandboxMetrics:
     """What it uses now."""
-    sandbox = context.service.find(peer.uid, sandbox_id, "get metrics")
+    sandbox = context.service.population.find(peer.uid, sandbox_id, "get metrics")
     usage = await context.service.usage(sandbox, "get metrics")
     return models.SandboxMetrics(
         memory_bytes=usage.memory_bytes,

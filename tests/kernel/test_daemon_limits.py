@@ -32,6 +32,7 @@ def test_memory_is_limited_and_an_oom_kill_is_told_as_such(
         result = sandbox.commands.run(hog if command == "direct" else shell, check=False)
         assert result.reason.value == "oom"
         assert sandbox.metrics().oom_kills == 1
+        assert request(daemon.socket, "GET", "/v1/info")[1]["counters"]["oom_kills"] > 0
         assert sandbox.metrics().memory_peak_bytes <= 64 * MIB
         # The sandbox outlives its victim, and the next end is not taken for another kill.
         again = sandbox.commands.run("kill -9 $$", check=False)

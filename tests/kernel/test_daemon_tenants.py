@@ -70,6 +70,8 @@ def test_credentials_are_checked_even_if_the_file_is_open_to_all(shared: DaemonP
             ("GET", "/v1/health"),
             ("GET", "/v1/info"),
             ("GET", "/v1/images"),
+            ("GET", "/v1/openapi.json"),
+            ("GET", "/v1/no/such/route"),
             ("POST", "/v1/sandboxes"),
             ("POST", "/v1/sandboxes/sb-0/exec"),
             ("PUT", "/v1/sandboxes/sb-0/files?path=/x"),
