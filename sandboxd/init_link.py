@@ -48,7 +48,6 @@ from sandboxd.init_protocol import (
 ANSWER_TIMEOUT_S = 60.0
 _MAX_QUEUED_PACKETS = 4096
 _SIGKILL = 9
-_PACKETS_PER_WAKE = 64
 
 
 class LinkClosed(Exception):
@@ -250,28 +249,24 @@ class InitLink:
     # -- receiving ---------------------------------------------------------------------------------
 
     def _on_readable(self) -> None:
-        for _ in range(_PACKETS_PER_WAKE):
-            if self._closed:
-                return
-            try:
-                packet, fds, _flags, _address = socket.recv_fds(
-                    self._socket, MAX_PACKET_SIZE, MAX_PACKET_FDS
-                )
-            except BlockingIOError:
-                return
-            except OSError:
-                packet, fds = b"", []
-            if not packet:
-                _close_all(fds)
-                self._peer_gone()
-                return
-            try:
-                answer = decode_packet(packet)
-            except ProtocolError:
-                # Init is our own program: whatever sends other bytes is not it.
-                _close_all(fds)
-                self._peer_gone()
-                return
+        # One packet: the loop calls again while there are more, which costs less than to try.
+        try:
+            packet, fds, _flags, _address = socket.recv_fds(
+                self._socket, MAX_PACKET_SIZE, MAX_PACKET_FDS
+            )
+        except BlockingIOError:
+            return
+        except OSError:
+            packet, fds = b"", []
+        try:
+            answer = decode_packet(packet) if packet else None
+        except ProtocolError:
+            # Init is our own program: whatever sends other bytes is not it.
+            answer = None
+        if answer is None:
+            _close_all(fds)
+            self._peer_gone()
+        else:
             self._take(answer, fds)
 
     def _take(self, answer: Answer, fds: list[int]) -> None:

@@ -67,7 +67,9 @@ class ExecStream:
             watcher.cancel()
             if not finished:
                 self._running.kill_soon()
-            self._running.detach()
+            # Not now: the loop writes the answer out first, and the client need not wait for the
+            # removal of the command's group and for init to run.
+            asyncio.get_running_loop().call_soon(self._running.detach)
 
     async def _watch(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":

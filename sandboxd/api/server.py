@@ -77,6 +77,7 @@ def build_server(app: Any, listener: socket.socket, *, socket_gid: int | None) -
         log_config=None,
         date_header=False,
         server_header=False,
+        proxy_headers=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_SHUTDOWN_GRACE_S,
     )
