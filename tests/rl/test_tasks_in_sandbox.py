@@ -120,7 +120,7 @@ def test_no_constant_command_passes(play: Play) -> None:
     plays = []
     for family in FAMILIES:
         tasks = generate("held_out", 53, 6, [family])
-        plays += [(task, (constant,)) for constant in CONSTANTS for task in tasks[:4]]
+        plays += [(task, (constant,)) for constant in CONSTANTS for task in tasks[:3]]
         # What solves one task is a constant for the others.
         solutions = [_commands(FAMILIES[family].solve(task.facts)) for task in tasks]
         plays += [(tasks[(i + 1) % len(tasks)], each) for i, each in enumerate(solutions)]
@@ -155,17 +155,16 @@ def test_a_note_cannot_be_carried_out_unread(play: Play, family: str) -> None:
         if task.facts["note"] == kinds[kind][0].format(**task.facts) + "\n":
             tasks.setdefault(kind, task)
     assert tasks.keys() == kinds.keys()
-    judged = list(tasks.values())[::2]
     plays = [
         (kind, (task, _smuggled(task, note, command)))
         for kind, (note, command) in kinds.items()
-        for task in judged
+        for task in tasks.values()
     ]
     passed = dict.fromkeys(kinds, 0)
     for (kind, _), outcome in zip(plays, play([each for _, each in plays]), strict=True):
         passed[kind] += outcome.verify_exit == 0
     # Nearly each is right for its own kind, so they are real commands, and for no other.
-    assert sum(passed.values()) >= 0.8 * len(judged)
+    assert sum(passed.values()) >= 0.8 * len(tasks)
     assert max(passed.values()) <= 1, passed
 
 

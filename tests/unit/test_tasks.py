@@ -121,9 +121,11 @@ def _tree(directory: Path) -> Tree:
 
 
 def _set_up(task: Task, directory: Path) -> None:
-    # Without the background processes, which would outlive the test.
+    # Without the background processes, which would outlive the test, and the wait for them.
     script = "".join(
-        line for line in task.setup.splitlines(keepends=True) if not line.rstrip().endswith("&")
+        line
+        for line in task.setup.splitlines(keepends=True)
+        if not line.rstrip().endswith("&") and not line.startswith("started ")
     )
     directory.mkdir()
     subprocess.run(["/bin/sh", "-c", script], cwd=directory, check=True)

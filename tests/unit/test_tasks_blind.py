@@ -9,7 +9,7 @@ from venusrl.tasks import MAX_COMMAND_CHARACTERS
 from venusrl.tasks.families import grant, order, question
 
 # The directory's and the note's shortest names, and one file named in the note, as "$1".
-READING = "cd kav;set -- $(cat nami);"
+READING = "cd dare;set -- $(cat nami);"
 CHOOSING = "case $* in esac"
 
 
@@ -64,10 +64,10 @@ def test_questions_cannot_be_packed_into_blind_commands() -> None:
 
 def test_grants_cannot_be_packed_into_blind_commands() -> None:
     # One sed rule for each phrase of a class; a mode needs a phrase of all three.
-    frame = "cd kav;chmod $(sed '' nami|tr -cd 0-9) miro"
+    frame = "cd dare;chmod $(sed '' nami|tr -cd 0-9) miro"
     rule = "s/ab/6/;"
     rules = 2 * (MAX_COMMAND_CHARACTERS - len(frame)) // len(rule)
-    phrases = [sum(len(each) for each in words.values()) for words in grant.CLASSES]
+    phrases = [len(words) for words in grant.CLASSES]
     # Best split of the rules over the three classes, and never worse than one guessed mode.
     best = max(
         one * two * (rules - one - two)

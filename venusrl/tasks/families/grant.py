@@ -14,26 +14,10 @@ ASTRAY = "chmod {m} {f}"
 ASTRAY_OUTPUT = "chmod: cannot access '{f}': No such file or directory\n"
 ON_NOTE = "chmod {m} {d}/{n}"
 
-# Each class has words of its own for the digits, two phrasings each, so that nothing short
-# translates a note.
-OWNER = {
-    "7": ("yours entirely", "do with it what you like"),
-    "6": ("yours to edit", "read and change it"),
-    "5": ("yours to start", "look and launch it yourself"),
-    "4": ("yours to see", "just view it"),
-}
-GROUP = {
-    "6": ("friends change it", "the team has its hands on it"),
-    "5": ("friends use it", "the team runs it"),
-    "4": ("friends read it", "the team watches"),
-    "0": ("no friends", "the team stays away"),
-}
-OTHERS = {
-    "6": ("guests write too", "strangers scribble"),
-    "5": ("guests launch it", "strangers execute it"),
-    "4": ("guests look", "strangers peep"),
-    "0": ("no guests", "strangers are shut out"),
-}
+# Each class has words of its own for the digits, so that nothing short translates a note.
+OWNER = {"7": "yours entirely", "6": "yours to edit", "5": "yours to start", "4": "yours to see"}
+GROUP = {"6": "friends change it", "5": "friends use it", "4": "friends read it", "0": "no friends"}
+OTHERS = {"6": "guests write too", "5": "guests launch it", "4": "guests look", "0": "no guests"}
 CLASSES = (OWNER, GROUP, OTHERS)
 
 
@@ -51,9 +35,7 @@ def modes(split: Split) -> list[str]:
 def _draw(draw: Draw) -> Facts:
     n, f, other = draw.words(3)
     m = draw.rng.choice(modes(draw.split))
-    owner, group, others = (
-        draw.rng.choice(words[digit]) for words, digit in zip(CLASSES, m, strict=True)
-    )
+    owner, group, others = (words[digit] for words, digit in zip(CLASSES, m, strict=True))
     words = {"owner": owner, "group": group, "others": others}
     facts = {"d": draw.directory(), "n": n, "f": f, "other": other, "m": m, **words}
     return {**facts, "note": NOTE.format(**facts) + "\n"}
@@ -114,7 +96,7 @@ FAMILY = Family(
     templates=(
         PROMPT,
         *notes.TEMPLATES,
-        *(phrase for words in CLASSES for phrases in words.values() for phrase in phrases),
+        *(phrase for words in CLASSES for phrase in words.values()),
         *(SOLUTION, ASTRAY, ON_NOTE),
     ),
 )

@@ -7,9 +7,9 @@ Why the second command needs the first one's output, also for a perfect policy:
   note (observations masked) and guesses is right once in sixteen at best.
 - The shell cannot pass the note on by itself. Command substitution can carry the *names* in a
   note from one place to another, but which command to run is a translation from English that no
-  program in the sandbox does. Each command is phrased in several ways, and two commands of
-  ``MAX_COMMAND_CHARACTERS`` have room for the translation of three phrases out of fifty or more.
-  A note is no shell script either.
+  program in the sandbox does. There are at least thirty phrases, and two commands of at most
+  ``MAX_COMMAND_CHARACTERS`` have room to translate three of them. A note is no shell script
+  either.
 - A verifier wants the effect of the right command and nothing else changed, so doing several
   things at once fails too.
 

@@ -14,7 +14,7 @@ _CANNOT_ACCESS = "chmod: cannot access '{x}': No such file or directory\n"
 
 @dataclass(frozen=True)
 class Order:
-    """One thing that a note may ask for, in three phrasings.
+    """One thing that a note may ask for, in two phrasings.
 
     Beside the note, {d} holds the files {x} and {other}; {y} does not exist at first.
     """
@@ -38,18 +38,14 @@ _KEPT = (("{x}", "{text}"),)
 
 ORDERS: dict[str, Order] = {
     "remove": Order(
-        ("{x} is not needed any more", "nobody will miss {x}", "throw {x} away"),
+        ("{x} is not needed any more", "nobody will miss {x}"),
         "rm {d}/{x}",
         "rm: cannot remove '{x}': No such file or directory\n",
         ": > {d}/{x}",
         (),
     ),
     "copy": Order(
-        (
-            "there should be a copy of {x} named {y}",
-            "{x} wants a twin called {y}",
-            "duplicate {x} under the title {y}",
-        ),
+        ("there should be a copy of {x} named {y}", "{x} wants a twin called {y}"),
         "cp {d}/{x} {d}/{y}",
         "cp: cannot stat '{x}': No such file or directory\n",
         "mv {d}/{x} {d}/{y}",
@@ -57,11 +53,7 @@ ORDERS: dict[str, Order] = {
         (*_KEPT, ("{y}", "{text}")),
     ),
     "rename": Order(
-        (
-            "{x} should have the name {y} instead",
-            "the correct name of {x} would be {y}",
-            "from today call {x} by the name {y}",
-        ),
+        ("{x} should have the name {y} instead", "the correct name of {x} would be {y}"),
         "mv {d}/{x} {d}/{y}",
         "mv: cannot stat '{x}': No such file or directory\n",
         "cp {d}/{x} {d}/{y}",
@@ -69,11 +61,7 @@ ORDERS: dict[str, Order] = {
         (("{y}", "{text}"),),
     ),
     "make_directory": Order(
-        (
-            "a directory {y} is missing here",
-            "open a folder called {y}",
-            "{y} should be a place for files",
-        ),
+        ("a directory {y} is missing here", "open a folder called {y}"),
         "mkdir {d}/{y}",
         "",
         "touch {d}/{y}",
@@ -82,11 +70,7 @@ ORDERS: dict[str, Order] = {
         condition="[ -d {d}/{y} ]",
     ),
     "make_file": Order(
-        (
-            "an empty file {y} is missing here",
-            "{y} should exist but have no content",
-            "begin a blank document {y}",
-        ),
+        ("an empty file {y} is missing here", "{y} should exist but have no content"),
         "touch {d}/{y}",
         "",
         "mkdir {d}/{y}",
@@ -94,11 +78,7 @@ ORDERS: dict[str, Order] = {
         (*_KEPT, ("{y}", "")),
     ),
     "empty": Order(
-        (
-            "{x} should stay but lose all its text",
-            "wipe the content of {x} but keep it",
-            "let {x} be zero bytes long",
-        ),
+        ("{x} should stay but lose all its text", "wipe the content of {x} but keep it"),
         "truncate -s 0 {d}/{x}",
         "",
         "rm {d}/{x}",
@@ -109,7 +89,6 @@ ORDERS: dict[str, Order] = {
         (
             "{y} should be a symbolic link that leads to {x}",
             "whoever opens {y} should be led softly to {x}",
-            "make a soft link to {x} from {y}",
         ),
         "ln -s {x} {d}/{y}",
         "",
@@ -119,25 +98,8 @@ ORDERS: dict[str, Order] = {
         condition='[ "$(readlink {d}/{y})" = {x} ]',
         mistaken_output="ln: failed to create symbolic link '{d}/{x}': File exists\n",
     ),
-    "second_name": Order(
-        (
-            "{y} should be a hard link to {x}",
-            "let {x} be reachable by a second inode entry {y}",
-            "give the same inode as {x} to {y}",
-        ),
-        "ln {d}/{x} {d}/{y}",
-        "ln: failed to access '{x}': No such file or directory\n",
-        "cp {d}/{x} {d}/{y}",
-        ("{x}", "{y}"),
-        _KEPT,
-        condition="[ ! -L {d}/{y} ] && [ {d}/{y} -ef {d}/{x} ]",
-    ),
     "runnable": Order(
-        (
-            "everybody should be able to run {x}",
-            "{x} lacks its execute bits",
-            "let all users start {x} as a program",
-        ),
+        ("everybody should be able to run {x}", "{x} lacks its execute bits"),
         "chmod +x {d}/{x}",
         _CANNOT_ACCESS,
         "chmod +r {d}/{x}",
@@ -146,11 +108,7 @@ ORDERS: dict[str, Order] = {
         mode="755",
     ),
     "read_only": Order(
-        (
-            "nobody should write to {x}",
-            "{x} must be protected from changes",
-            "forbid any edit of {x}",
-        ),
+        ("nobody should write to {x}", "{x} must be protected from changes"),
         "chmod -w {d}/{x}",
         _CANNOT_ACCESS,
         "chmod +w {d}/{x}",
@@ -162,7 +120,6 @@ ORDERS: dict[str, Order] = {
         (
             "{x} is nobody's business but the owner's",
             "hide the content of {x} from group and world",
-            "only you may look into {x}",
         ),
         "chmod go= {d}/{x}",
         _CANNOT_ACCESS,
@@ -171,21 +128,8 @@ ORDERS: dict[str, Order] = {
         _KEPT,
         mode="600",
     ),
-    "shared": Order(
-        (
-            "the group may also write to {x}",
-            "{x} is to be edited by our group",
-            "let team mates modify {x}",
-        ),
-        "chmod g+w {d}/{x}",
-        _CANNOT_ACCESS,
-        "chmod +w {d}/{x}",
-        ("{x}",),
-        _KEPT,
-        mode="664",
-    ),
     "compress": Order(
-        ("{x} needs compressing", "squeeze {x} with gnu zip", "the disk is full, so shrink {x}"),
+        ("{x} needs compressing", "squeeze {x} with gnu zip"),
         "gzip {d}/{x}",
         "gzip: {x}: No such file or directory\n",
         "gzip -k {d}/{x}",
@@ -193,11 +137,7 @@ ORDERS: dict[str, Order] = {
         condition='[ "$(gzip -dc {d}/{x}.gz 2>/dev/null; echo .)" = "{text}." ]',
     ),
     "replace": Order(
-        (
-            "{x} should say {y} and nothing else",
-            "let the whole text of {x} be {y}",
-            "put {y} in place of what {x} holds",
-        ),
+        ("{x} should say {y} and nothing else", "let the whole text of {x} be {y}"),
         "echo {y} > {d}/{x}",
         "",
         "echo {y} >> {d}/{x}",
@@ -205,11 +145,7 @@ ORDERS: dict[str, Order] = {
         (("{x}", "{y}\n"),),
     ),
     "append": Order(
-        (
-            "{x} lacks {y} as its last line",
-            "add the line {y} at the end of {x}",
-            "after all its lines {x} goes on with {y}",
-        ),
+        ("{x} lacks {y} as its last line", "add the line {y} at the end of {x}"),
         "echo {y} >> {d}/{x}",
         "",
         "echo {y} > {d}/{x}",
@@ -217,11 +153,7 @@ ORDERS: dict[str, Order] = {
         (("{x}", "{text}{y}\n"),),
     ),
     "sort": Order(
-        (
-            "the lines of {x} are out of order",
-            "{x} wants its lines from a to z",
-            "bring alphabetical order into {x}",
-        ),
+        ("the lines of {x} are out of order", "{x} wants its lines from a to z"),
         "sort -o {d}/{x} {d}/{x}",
         "sort: cannot read: {x}: No such file or directory\n",
         "sort {d}/{x}",
@@ -230,11 +162,7 @@ ORDERS: dict[str, Order] = {
         mistaken_output="{sorted}",
     ),
     "drop_last": Order(
-        (
-            "the last line of {x} is wrong and has to go",
-            "{x} is too long by its final line",
-            "cut off the bottom line of {x}",
-        ),
+        ("the last line of {x} is wrong and has to go", "{x} is too long by its final line"),
         "sed -i '$d' {d}/{x}",
         "sed: can't read {x}: No such file or directory\n",
         "sed -i 1d {d}/{x}",
@@ -242,11 +170,7 @@ ORDERS: dict[str, Order] = {
         (("{x}", "{head}"),),
     ),
     "drop_first": Order(
-        (
-            "{x} should begin with its second line",
-            "the heading of {x} is one line too many",
-            "take the top line out of {x}",
-        ),
+        ("{x} should begin with its second line", "the heading of {x} is one line too many"),
         "sed -i 1d {d}/{x}",
         "sed: can't read {x}: No such file or directory\n",
         "sed -i '$d' {d}/{x}",
@@ -313,8 +237,7 @@ def astray(command: str) -> str:
 
 def _flaws(facts: Facts) -> dict[str, Steps]:
     order = ORDERS[facts["order"]]
-    on_note = order.command.replace("{x}", "{n}").format(**facts)
-    flaws = {
+    return {
         "astray": notes.then(
             facts, astray(order.command).format(**facts), order.astray_output.format(**facts)
         ),
@@ -323,10 +246,6 @@ def _flaws(facts: Facts) -> dict[str, Steps]:
         ),
         **notes.unfound(facts),
     }
-    # Acting on the note itself prints nothing, whatever the order.
-    if on_note != order.command.format(**facts):
-        flaws["on_note"] = notes.then(facts, on_note)
-    return flaws
 
 
 def _near_misses(facts: Facts) -> tuple[str, ...]:

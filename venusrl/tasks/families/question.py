@@ -1,6 +1,5 @@
 """Two turns: read a question about a file, then write the answer."""
 
-import base64
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,12 +10,11 @@ from venusrl.tasks.families import notes
 from venusrl.tasks.task import Facts, Family, Steps
 
 PROMPT = "answer the question {n} in {d} with a file {o} there"
-WHOLE_FILE = "cat {d}/{x} > {d}/{o}"
 
 
 @dataclass(frozen=True)
 class Question:
-    # The same question in three phrasings.
+    # The same question in two phrasings.
     notes: tuple[str, ...]
     # A command that prints the answer.
     command: str
@@ -33,166 +31,82 @@ def _digest(algorithm: str) -> Callable[[list[str]], str]:
 
 QUESTIONS: dict[str, Question] = {
     "lines": Question(
-        (
-            "how many lines has {x}?",
-            "of how many rows does {x} consist?",
-            "give the line count for {x}",
-        ),
+        ("how many lines has {x}?", "of how many rows does {x} consist?"),
         "wc -l < {d}/{x}",
         lambda lines: f"{len(lines)}\n",
     ),
     "words": Question(
-        (
-            "how many words are in {x}?",
-            "{x} is made of how many words?",
-            "give the number of words of {x}",
-        ),
+        ("how many words are in {x}?", "{x} is made of how many words?"),
         "wc -w < {d}/{x}",
         lambda lines: f"{len(_joined(lines).split())}\n",
     ),
     "bytes": Question(
-        (
-            "how many bytes does {x} take?",
-            "what is the size of {x}?",
-            "count each character in {x}",
-        ),
+        ("how many bytes does {x} take?", "what is the size of {x}?"),
         "wc -c < {d}/{x}",
         lambda lines: f"{len(_joined(lines))}\n",
     ),
     "first": Question(
-        ("how does {x} begin?", "what is the opening line of {x}?", "show only the top of {x}"),
+        ("how does {x} begin?", "what is the opening line of {x}?"),
         "head -n 1 {d}/{x}",
         lambda lines: _joined(lines[:1]),
     ),
     "last": Question(
-        ("how does {x} end?", "what is the closing line of {x}?", "show only the bottom of {x}"),
+        ("how does {x} end?", "what is the closing line of {x}?"),
         "tail -n 1 {d}/{x}",
         lambda lines: _joined(lines[-1:]),
     ),
-    "second": Question(
-        (
-            "what is line two of {x}?",
-            "in {x}, what follows the first line?",
-            "show the second row of {x}",
-        ),
-        "sed -n 2p {d}/{x}",
-        lambda lines: _joined(lines[1:2]),
-    ),
     "without_first": Question(
-        (
-            "what remains of {x} without its first line?",
-            "skip one line, then show {x}",
-            "how does {x} go on after its heading?",
-        ),
+        ("what remains of {x} without its first line?", "skip one line, then show {x}"),
         "tail -n +2 {d}/{x}",
         lambda lines: _joined(lines[1:]),
     ),
-    "without_last": Question(
-        (
-            "what remains of {x} without its last line?",
-            "show {x} up to the line before the end",
-            "all lines of {x} but the final one?",
-        ),
-        "head -n -1 {d}/{x}",
-        lambda lines: _joined(lines[:-1]),
-    ),
     "bottom_up": Question(
-        (
-            "how does {x} read from the bottom up?",
-            "turn {x} upside down",
-            "what has {x} in reverse order of lines?",
-        ),
+        ("how does {x} read from the bottom up?", "turn {x} upside down"),
         "tac {d}/{x}",
         lambda lines: _joined(lines[::-1]),
     ),
     "mirrored": Question(
-        (
-            "how does each line of {x} read backwards?",
-            "{x} in a mirror?",
-            "from right to left, what says {x}?",
-        ),
+        ("how does each line of {x} read backwards?", "{x} in a mirror?"),
         "rev {d}/{x}",
         lambda lines: _joined([line[::-1] for line in lines]),
     ),
     "sorted": Question(
-        (
-            "what is the sorted form of {x}?",
-            "put in alphabetical order, how is {x}?",
-            "{x} from a to z?",
-        ),
+        ("what is the sorted form of {x}?", "put in alphabetical order, how is {x}?"),
         "sort {d}/{x}",
         lambda lines: _joined(sorted(lines)),
     ),
     "sorted_down": Question(
-        (
-            "how is {x} sorted from z to a?",
-            "{x} in descending order?",
-            "what is the alphabet backwards order of {x}?",
-        ),
+        ("how is {x} sorted from z to a?", "{x} in descending order?"),
         "sort -r {d}/{x}",
         lambda lines: _joined(sorted(lines, reverse=True)),
     ),
     "distinct": Question(
-        (
-            "which different lines, sorted, has {x}?",
-            "{x} sorted, but no line twice?",
-            "sort away the duplicates of {x}",
-        ),
+        ("which different lines, sorted, has {x}?", "{x} sorted, but no line twice?"),
         "sort -u {d}/{x}",
         lambda lines: _joined(sorted(set(lines))),
     ),
     "first_words": Question(
-        (
-            "what is in the first column of {x}?",
-            "{x}: only the word that each line begins with?",
-            "list the left half of {x}",
-        ),
+        ("what is in the first column of {x}?", "{x}: only the word that each line begins with?"),
         "cut -d' ' -f1 {d}/{x}",
         lambda lines: _joined([line.split()[0] for line in lines]),
     ),
     "second_words": Question(
-        (
-            "what is in the second column of {x}?",
-            "{x}: only the word that each line ends with?",
-            "list the right half of {x}",
-        ),
+        ("what is in the second column of {x}?", "{x}: only the word that each line ends with?"),
         "cut -d' ' -f2 {d}/{x}",
         lambda lines: _joined([line.split()[1] for line in lines]),
     ),
     "capitals": Question(
-        ("how does {x} look in capitals?", "{x} in upper case?", "shout the text of {x}"),
+        ("how does {x} look in capitals?", "{x} in upper case?"),
         "tr a-z A-Z < {d}/{x}",
         lambda lines: _joined(lines).upper(),
     ),
-    "encoded": Question(
-        (
-            "what is {x} in base 64?",
-            "encode {x} for a mail, on one line",
-            "{x} as base sixty-four text?",
-        ),
-        "base64 -w0 {d}/{x}",
-        lambda lines: base64.b64encode(_joined(lines).encode()).decode(),
-    ),
     "md5": Question(
-        ("what md5 sum has {x}?", "{x} has which message digest 5?", "fingerprint {x} with md5"),
+        ("what md5 sum has {x}?", "{x} has which message digest 5?"),
         "md5sum < {d}/{x}",
         _digest("md5"),
     ),
-    "sha1": Question(
-        (
-            "what sha1 sum has {x}?",
-            "{x} has which secure hash of 160 bits?",
-            "fingerprint {x} with sha1",
-        ),
-        "sha1sum < {d}/{x}",
-        _digest("sha1"),
-    ),
     "sha256": Question(
-        (
-            "what sha256 sum has {x}?",
-            "{x} has which secure hash of 256 bits?",
-            "fingerprint {x} with sha256",
-        ),
+        ("what sha256 sum has {x}?", "{x} has which secure hash of 256 bits?"),
         "sha256sum < {d}/{x}",
         _digest("sha256"),
     ),
@@ -236,12 +150,9 @@ def _solve(facts: Facts) -> Steps:
 
 def _flaws(facts: Facts) -> dict[str, Steps]:
     command = QUESTIONS[facts["question"]].command.format(**facts)
-    about_note = QUESTIONS[facts["question"]].command.replace("{x}", "{n}") + " > {d}/{o}"
     return {
         "to_screen": notes.then(facts, command, facts["answer"]),
         "elsewhere": notes.then(facts, f"{command} > {facts['o']}"),
-        "about_note": notes.then(facts, about_note.format(**facts)),
-        "whole_file": notes.then(facts, WHOLE_FILE.format(**facts)),
         **notes.unfound(facts),
     }
 
@@ -271,6 +182,5 @@ FAMILY = Family(
         *notes.TEMPLATES,
         *(note for question in QUESTIONS.values() for note in question.notes),
         *(question.command + " > {d}/{o}" for question in QUESTIONS.values()),
-        WHOLE_FILE,
     ),
 )
