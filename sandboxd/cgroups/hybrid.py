@@ -28,6 +28,9 @@ from sandboxd.errors import InternalError, errno_text
 
 REQUIRED_CONTROLLERS = ("memory", "pids", "cpu", "freezer")
 CPU_PERIOD_US = 100_000
+# What one process beside the group weighs. The sandboxes together get that for every CPU: the
+# default of one share would let a single busy process of the host outweigh hundreds of them.
+SHARES_PER_CPU = 1024
 MINIMUM_QUOTA_US = 1_000
 EMPTY_TIMEOUT_S = 10.0
 FREEZE_TIMEOUT_S = 5.0
@@ -61,6 +64,7 @@ class HybridBackend:
         killed_before = self._parents["pids"].exists()
         for parent in self._all_parents():
             parent.mkdir(exist_ok=True)
+        _write(self._parents["cpu"] / "cpu.shares", SHARES_PER_CPU * (os.cpu_count() or 1))
         self._tune(killed_before)
         devices = self._parents.get("devices")
         if devices is not None and not any(entry.is_dir() for entry in devices.iterdir()):
