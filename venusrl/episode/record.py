@@ -28,6 +28,8 @@ class Turn:
 class SandboxTimes:
     """Seconds as the episode waited for them; None where it did not come to it."""
 
+    # Waiting for a turn to ask for a sandbox, then the request itself.
+    queue_s: float | None = None
     create_s: float | None = None
     setup_s: float | None = None
     verify_s: float | None = None

@@ -43,7 +43,7 @@ class EpisodeConfig:
     observation_budget_bytes: int = 512
     # All tokens of a trajectory; at most the engine's max_model_len.
     context_tokens: int = 1024
-    deadline_s: float = 120.0
+    deadline_s: float = 300.0
     kill_timeout_s: float = 30.0
 
 

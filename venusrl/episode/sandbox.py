@@ -3,6 +3,7 @@
 Everything here may raise `VenusError`; deciding what that means is the runner's.
 """
 
+import asyncio
 import time
 from dataclasses import dataclass
 from typing import Protocol
@@ -54,7 +55,10 @@ class SandboxSettings:
     run_label: str = ""
     memory_bytes: int | None = 256 << 20
     pids: int | None = 64
-    ttl_s: float = 600.0
+    ttl_s: float = 900.0
+    # Creates at once. The daemon makes a few at a time; the others wait here, where waiting is
+    # bounded by the episode's deadline and not by a request's timeout.
+    concurrent_creates: int = 8
     command_timeout_s: float = 10.0
     script_timeout_s: float = 30.0
 
@@ -81,19 +85,23 @@ class DaemonSandboxes:
     def __init__(self, settings: SandboxSettings, counter: CommandCounter) -> None:
         self._settings = settings
         self._counter = counter
+        self._creates = asyncio.Semaphore(settings.concurrent_creates)
 
     async def create(self, times: SandboxTimes) -> "DaemonSandbox":
         settings = self._settings
         started = time.monotonic()
-        sandbox = await AsyncSandbox.create(
-            settings.image,
-            memory_bytes=settings.memory_bytes,
-            pids=settings.pids,
-            timeout=settings.ttl_s,
-            metadata={_RUN_LABEL: settings.run_label},
-            socket=settings.socket,
-        )
-        times.create_s = time.monotonic() - started
+        async with self._creates:
+            requested = time.monotonic()
+            sandbox = await AsyncSandbox.create(
+                settings.image,
+                memory_bytes=settings.memory_bytes,
+                pids=settings.pids,
+                timeout=settings.ttl_s,
+                metadata={_RUN_LABEL: settings.run_label},
+                socket=settings.socket,
+            )
+        times.queue_s = requested - started
+        times.create_s = time.monotonic() - requested
         return DaemonSandbox(sandbox, settings, self._counter, times)
 
     async def sweep(self) -> int:
