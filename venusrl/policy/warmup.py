@@ -5,12 +5,13 @@ because training stops early: the policy knows how to copy any name exactly, and
 reward to teach is which of its habits are right.
 
 Everything follows from the seed: tasks, demonstrations, initial weights and order of batches. On
-one machine with one number of threads the result is the same to the bit.
+one kind of processor with one number of threads the result is the same to the bit.
 """
 
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -31,7 +32,7 @@ from venusrl.train.packing.padding import pad_batch, plan_batches
 class WarmupConfig:
     """Settings of the warm-up; the defaults take about four minutes on two cores."""
 
-    steps: int = 500
+    steps: int = 800
     # Small: copying appears after a number of steps, whatever their size.
     batch_size: int = 32
     # Of Muon, for the matrices inside the network.
@@ -179,6 +180,17 @@ def _rate(step: int, config: WarmupConfig) -> float:
     return min(1.0, rise, fall)
 
 
+def _matrix_precision() -> AbstractContextManager[object]:
+    """bfloat16 products where the processor multiplies bfloat16, a third faster; else float32.
+
+    The weights themselves, their gradients and the loss are float32 either way.
+    """
+    able = torch.cpu.get_capabilities()
+    if able.get("avx512_bf16") or able.get("amx_bf16"):
+        return torch.autocast("cpu", dtype=torch.bfloat16)
+    return nullcontext()
+
+
 def _accumulate_gradient(
     model: PreTrainedModel,
     batch: Sequence[EncodedDemonstration],
@@ -194,7 +206,8 @@ def _accumulate_gradient(
             pad_id,
             {"mask": [batch[row].loss_mask for row in rows]},
         )
-        found = chosen_logprobs(model, padded.token_ids, padded.values["mask"].bool())
+        with _matrix_precision():
+            found = chosen_logprobs(model, padded.token_ids, padded.values["mask"].bool())
         loss = -found.logprobs.sum() / tokens
         loss.backward()  # type: ignore[no-untyped-call]
         total += float(loss.detach())

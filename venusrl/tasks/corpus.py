@@ -9,8 +9,8 @@ from venusrl.tasks.generator import demonstrate, generate
 from venusrl.tasks.task import Demonstration, Task
 
 # Families whose notes say dozens of different things, each of which has to be met often enough:
-# they take more turns than the others.
-_EXTRA_TURNS = ("order", "question")
+# they take several turns of a round.
+_EXTRA_TURNS = ("order", "order", "question", "question", "question")
 
 
 def warmup_corpus(seed: int, count: int) -> Iterator[tuple[Task, Demonstration]]:

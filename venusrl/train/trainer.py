@@ -23,7 +23,7 @@ from venusrl.train.sample import Sample
 class GrpoConfig:
     """Settings of the update. The defaults suit the small policy made by policy/warmup.py."""
 
-    learning_rate: float = 5e-4
+    learning_rate: float = 1e-3
     # The rate rises linearly over the first steps: Adam's second moments are noise until then.
     warmup_steps: int = 2
     # With a total, the rate falls linearly to `final_rate_fraction` of its peak at that step.
