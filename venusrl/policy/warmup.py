@@ -30,7 +30,7 @@ from venusrl.train.packing.padding import pad_batch, plan_batches
 
 @dataclass(frozen=True)
 class WarmupConfig:
-    """Settings of the warm-up; the defaults take about four minutes on two cores."""
+    """Settings of the warm-up; the defaults take some minutes on two cores."""
 
     steps: int = 800
     # Small: copying appears after a number of steps, whatever their size.
@@ -181,7 +181,7 @@ def _rate(step: int, config: WarmupConfig) -> float:
 
 
 def _matrix_precision() -> AbstractContextManager[object]:
-    """bfloat16 products where the processor multiplies bfloat16, a third faster; else float32.
+    """bfloat16 products where the processor multiplies it natively, which is faster; else float32.
 
     The weights themselves, their gradients and the loss are float32 either way.
     """
