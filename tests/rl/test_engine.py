@@ -1,6 +1,7 @@
 """The engine against transformers, with real vLLM and small random models."""
 
 import asyncio
+import os
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -89,12 +90,15 @@ def test_weights_pushed_there_and_back_give_the_trainers_logprobs(
             await stop_tokens_and_greedy_decoding(engine, first)
             with pytest.raises(EngineError, match="not newer"):
                 await engine.push_weights(tmp_path / "a", engine.version)
+            await refused_and_cancelled_requests(engine)
+            if tied:
+                await failing_push(engine, tmp_path)
+            else:
+                await death_of_the_process(engine)
         finally:
             engine.close()
 
     asyncio.run(scenario())
-    # Blocked while the engine's processes start, so that they inherit it; never afterwards.
-    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 async def generation_across_a_push(
@@ -131,6 +135,44 @@ async def stop_tokens_and_greedy_decoding(engine: VllmEngine, model: Qwen3ForCau
     assert stopped.finish_reason is FinishReason.STOP
     assert stopped.token_ids == greedy.token_ids[:cut]
     assert stopped.logprobs == pytest.approx(greedy.logprobs[:cut], abs=1e-5)
+
+
+async def refused_and_cancelled_requests(engine: VllmEngine) -> None:
+    """Neither disturbs the others."""
+    with pytest.raises(EngineError, match="generate from 600 tokens"):
+        await engine.generate([3] * 600, max_tokens=5, stop_token_ids=[])
+    long = [
+        asyncio.create_task(engine.generate(ids, max_tokens=400, stop_token_ids=[]))
+        for ids in PROMPTS
+    ]
+    await asyncio.sleep(0.2)
+    long[0].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await long[0]
+    for task in long[1:]:
+        assert len((await task).token_ids) == 400
+
+
+async def failing_push(engine: VllmEngine, directory: Path) -> None:
+    (directory / "broken.safetensors").write_bytes(b"no weights")
+    with pytest.raises(EngineError, match=r"push .*broken.safetensors as version"):
+        await engine.push_weights(directory / "broken.safetensors", engine.version + 1)
+    # Half-replaced weights may not be used.
+    with pytest.raises(EngineError):
+        await engine.generate(PROMPTS[0], max_tokens=1, stop_token_ids=[])
+
+
+async def death_of_the_process(engine: VllmEngine) -> None:
+    # Ctrl-C in a terminal reaches it too, and must not end it.
+    os.kill(engine.pid, signal.SIGINT)
+    await engine.generate(PROMPTS[0], max_tokens=2, stop_token_ids=[])
+    waiting = asyncio.create_task(engine.generate(PROMPTS[0], max_tokens=400, stop_token_ids=[]))
+    await asyncio.sleep(0.1)
+    os.kill(engine.pid, signal.SIGKILL)
+    with pytest.raises(EngineError, match="ended with status -9"):
+        await waiting
+    with pytest.raises(EngineError, match="ended with status -9"):
+        await engine.generate(PROMPTS[0], max_tokens=2, stop_token_ids=[])
 
 
 def test_a_model_that_is_not_there_is_an_engine_error(tmp_path: Path) -> None:

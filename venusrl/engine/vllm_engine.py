@@ -1,31 +1,32 @@
-"""vLLM behind a small asynchronous interface.
+"""A vLLM engine in a process of its own, behind a small asynchronous interface.
 
-The engine core runs in processes of its own, so that neither the trainer nor the event loop
-competes with it for the interpreter. Weights are pushed while no token is being computed:
-unfinished requests are held, their cached attention state is dropped and computed anew, and go
-on with the new weights; each token carries the version that produced it.
+Neither the trainer nor the event loop competes with it for the interpreter. Weights are pushed
+between two of its steps: unfinished requests have their cached attention state dropped and
+computed anew, and go on with the new weights; each token carries the version that produced it.
 
 Does not handle: seeds per request (on CPU, vLLM 0.32 dies of them). Sampling is seeded once,
 by the configuration; the order of requests in a batch still decides which numbers each one gets.
 """
 
 import asyncio
-import gc
 import itertools
+import json
 import os
-import signal
+import socket
+import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from venusrl.engine.generation import EngineError, FinishReason, Generation, Probe
+from venusrl.engine.wire import MAX_LINE_BYTES, READY_ID, decode, encode
 
-_EXTENSION = "venusrl.engine.worker_extension.WeightPushExtension"
 _WEIGHTS_FILE = "model.safetensors"
+_CLOSE_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -40,17 +41,27 @@ class EngineConfig:
     seed: int = 0
     start_timeout_s: float = 300.0
     push_timeout_s: float = 120.0
-    # Where the engine's processes write their messages; None means to this process's stderr.
+    # Where the engine's process writes its messages; None means to this process's stderr.
     log_path: Path | None = None
 
 
 class VllmEngine:
-    """A running engine. Made by ``start``; ``close`` ends its processes."""
+    """A running engine. Made by ``start``; ``close`` ends its process."""
 
-    def __init__(self, llm: Any, config: EngineConfig) -> None:
-        self._llm = llm
+    def __init__(
+        self,
+        process: "subprocess.Popen[bytes]",
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        config: EngineConfig,
+    ) -> None:
+        self._process = process
+        self._writer = writer
         self._config = config
-        self._numbers = itertools.count()
+        self._numbers = itertools.count(READY_ID + 1)
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._dead: str | None = None
+        self._reading = asyncio.create_task(self._read(reader))
         self._push_lock = asyncio.Lock()
         self.version = 0
         self.tokens_generated = 0
@@ -58,29 +69,39 @@ class VllmEngine:
         self._busy_since = 0.0
         self._busy_before_s = 0.0
 
+    @classmethod
+    async def start(cls, model_dir: Path | str, config: EngineConfig) -> "VllmEngine":
+        """Load ``model_dir`` as version 0. Takes about ten seconds."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = _spawn(theirs, str(model_dir), config)
+        reader, writer = await asyncio.open_connection(sock=ours, limit=MAX_LINE_BYTES)
+        engine = cls(process, reader, writer, config)
+        try:
+            async with asyncio.timeout(config.start_timeout_s):
+                await engine._answer(READY_ID)
+        except TimeoutError:
+            engine.close()
+            raise EngineError(
+                f"start the engine on {model_dir}: not ready after {config.start_timeout_s:g} s"
+            ) from None
+        except EngineError as error:
+            engine.close()
+            raise EngineError(f"start the engine on {model_dir}: {error}") from error
+        except BaseException:
+            engine.close()
+            raise
+        return engine
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     @property
     def busy_s(self) -> float:
         """How long, in all, at least one request has been under way."""
         now = time.monotonic() - self._busy_since if self._under_way else 0.0
         return self._busy_before_s + now
-
-    @classmethod
-    async def start(cls, model_dir: Path | str, config: EngineConfig) -> "VllmEngine":
-        """Load ``model_dir`` as version 0. Takes ten to thirty seconds."""
-        os.environ.update(_environment(config))
-        try:
-            # Blocking on purpose: vLLM wants the running loop of the calling thread.
-            with _interrupts_blocked(), _stderr_into(config.log_path):
-                engine = cls(_make_llm(str(model_dir), config), config)
-        except Exception as error:
-            raise EngineError(f"start the engine on {model_dir}: {error}") from error
-        try:
-            async with asyncio.timeout(config.start_timeout_s):
-                await engine._llm.update_weight_version("0")
-        except Exception as error:
-            engine.close()
-            raise EngineError(f"start the engine on {model_dir}: {error!r}") from error
-        return engine
 
     async def generate(
         self,
@@ -91,53 +112,27 @@ class VllmEngine:
         temperature: float = 1.0,
     ) -> Generation:
         """Sample a continuation; temperature 0 is greedy."""
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
-
-        output = await self._request(
+        result = await self._generate(
             token_ids,
-            SamplingParams(
-                temperature=temperature,
-                max_tokens=max_tokens,
-                logprobs=0,
-                detokenize=False,
-                stop_token_ids=list(stop_token_ids),
-                # What ends a turn is the caller's to say, not the model configuration's.
-                ignore_eos=True,
-                output_kind=RequestOutputKind.FINAL_ONLY,
-            ),
+            max_tokens=max_tokens,
+            stop_token_ids=list(stop_token_ids),
+            temperature=temperature,
         )
-        completion = output.outputs[0]
-        produced = list(completion.token_ids)
-        self.tokens_generated += len(produced)
+        self.tokens_generated += len(result["token_ids"])
         return Generation(
-            token_ids=produced,
-            logprobs=_chosen(completion.logprobs, produced),
-            versions=_versions(completion.weight_versions, len(produced)),
-            finish_reason=FinishReason(completion.finish_reason),
+            token_ids=result["token_ids"],
+            logprobs=result["logprobs"],
+            versions=result["versions"],
+            finish_reason=FinishReason(result["finish_reason"]),
         )
 
     async def probe(self, token_ids: Sequence[int], *, max_tokens: int) -> Probe:
         """Logprobs of the given tokens (prefill) and of a sampled continuation (decoding)."""
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
-
-        output = await self._request(
-            token_ids,
-            SamplingParams(
-                temperature=1.0,
-                max_tokens=max_tokens,
-                logprobs=0,
-                prompt_logprobs=0,
-                detokenize=False,
-                ignore_eos=True,
-                output_kind=RequestOutputKind.FINAL_ONLY,
-            ),
+        result = await self._generate(token_ids, max_tokens=max_tokens, prompt_logprobs=True)
+        return Probe(
+            [*token_ids, *result["token_ids"]],
+            [0.0, *result["prompt_logprobs"], *result["logprobs"]],
         )
-        completion = output.outputs[0]
-        produced = list(completion.token_ids)
-        given = [0.0, *_chosen(output.prompt_logprobs[1:], list(token_ids)[1:])]
-        return Probe([*token_ids, *produced], [*given, *_chosen(completion.logprobs, produced)])
 
     async def push_weights(self, path: Path | str, version: int) -> None:
         """Replace the weights by those in ``path``: a safetensors file or a directory with one.
@@ -152,141 +147,158 @@ class VllmEngine:
                 )
             try:
                 async with asyncio.timeout(self._config.push_timeout_s):
-                    await self._replace_weights(file, version)
-            except Exception as error:
+                    await self._request({"op": "push", "path": str(file), "version": version})
+            except (EngineError, TimeoutError) as error:
                 # The weights may be half replaced; nobody may generate with them.
+                self.close()
                 raise EngineError(f"push {file} as version {version}: {error!r}") from error
             self.version = version
 
-    async def _replace_weights(self, file: Path, version: int) -> None:
-        await self._llm.pause_generation(mode="keep", clear_cache=False)
-        await self._llm.collective_rpc("load_venus_weights", args=(str(file),))
-        # Cached attention state belongs to the old weights, also that of held requests.
-        if not await self._llm.reset_prefix_cache(reset_running_requests=True):
-            raise EngineError("the prefix cache could not be reset")
-        await self._llm.update_weight_version(str(version))
-        await self._llm.resume_generation()
+    def close(self) -> None:
+        """End the engine's process. A second call does nothing."""
+        self._fail_all("the engine was closed")
+        self._reading.cancel()
+        self._writer.close()
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(_CLOSE_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
 
-    async def _request(self, token_ids: Sequence[int], parameters: Any) -> Any:
-        name = str(next(self._numbers))
-        last = None
+    async def _generate(
+        self,
+        token_ids: Sequence[int],
+        *,
+        max_tokens: int,
+        stop_token_ids: Sequence[int] = (),
+        temperature: float = 1.0,
+        prompt_logprobs: bool = False,
+    ) -> dict[str, Any]:
         if self._under_way == 0:
             self._busy_since = time.monotonic()
         self._under_way += 1
         try:
-            async for output in self._llm.generate(
-                {"prompt_token_ids": list(token_ids)}, parameters, name
-            ):
-                last = output
-        except Exception as error:
-            raise EngineError(
-                f"generate from {len(token_ids)} tokens, request {name}: {error!r}"
-            ) from error
+            return await self._request(
+                {
+                    "op": "generate",
+                    "token_ids": list(token_ids),
+                    "max_tokens": max_tokens,
+                    "stop_token_ids": list(stop_token_ids),
+                    "temperature": temperature,
+                    "prompt_logprobs": prompt_logprobs,
+                }
+            )
+        except EngineError as error:
+            raise EngineError(f"generate from {len(token_ids)} tokens: {error}") from error
         finally:
             self._under_way -= 1
             if self._under_way == 0:
                 self._busy_before_s += time.monotonic() - self._busy_since
-        if last is None or not last.finished:
-            raise EngineError(f"generate, request {name}: it ended without a result")
-        return last
 
-    def close(self) -> None:
-        """End the engine's processes. A second call does nothing."""
-        if self._llm is not None:
-            llm, self._llm = self._llm, None
-            llm.shutdown()
-            # It is part of a reference cycle, and its finalizer fails once the interpreter ends.
-            del llm
-            gc.collect()
+    async def _request(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        number = next(self._numbers)
+        answer = self._answer(number)
+        self._send({"id": number, **request})
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            self._send({"id": number, "op": "abort"})
+            raise
+        finally:
+            self._waiting.pop(number, None)
+
+    def _answer(self, number: int) -> "asyncio.Future[dict[str, Any]]":
+        if self._dead is not None:
+            raise EngineError(self._dead)
+        future = asyncio.get_running_loop().create_future()
+        self._waiting[number] = future
+        return future
+
+    def _send(self, message: dict[str, Any]) -> None:
+        # Not drained: what is under way is bounded by the callers, and so is the buffer.
+        with suppress(ConnectionError):
+            self._writer.write(encode(message))
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        """Hand each answer to whom it is for, until the engine ends."""
+        try:
+            while line := await reader.readline():
+                message = decode(line)
+                future = self._waiting.get(message["id"])
+                if future is None or future.done():
+                    continue
+                if "error" in message:
+                    future.set_exception(EngineError(str(message["error"])))
+                else:
+                    future.set_result(message["result"])
+            self._fail_all(self._obituary())
+        except (OSError, ValueError) as error:
+            self._fail_all(f"the connection to the engine failed: {error!r}")
+
+    def _fail_all(self, reason: str) -> None:
+        if self._dead is None:
+            self._dead = reason
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(EngineError(reason))
+                # Whoever still waits sees it; nobody has to.
+                future.exception()
+
+    def _obituary(self) -> str:
+        # Its end of the socket closes a moment before it is gone.
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)
+        log = self._config.log_path
+        text = f"the engine's process ended with status {self._process.poll()}"
+        if log is None or not log.exists():
+            return text
+        return f"{text}; the end of {log}:\n{log.read_text(errors='replace')[-1500:]}"
+
+
+def _spawn(
+    connection: socket.socket, model: str, config: EngineConfig
+) -> "subprocess.Popen[bytes]":
+    settings = {
+        "model": model,
+        "max_model_len": config.max_model_len,
+        "max_concurrency": config.max_concurrency,
+        "kv_cache_bytes": config.kv_cache_bytes,
+        "seed": config.seed,
+    }
+    number = connection.fileno()
+    log = None if config.log_path is None else config.log_path.open("ab")
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-m", "venusrl.engine.server", str(number), json.dumps(settings)],
+            env={**os.environ, **_environment(config)},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=[number],
+        )
+    finally:
+        if log is not None:
+            log.close()
 
 
 def _weights_file(path: Path) -> Path:
     return path / _WEIGHTS_FILE if path.is_dir() else path
 
 
-def _make_llm(model_dir: str, config: EngineConfig) -> Any:
-    from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.v1.engine.async_llm import AsyncLLM
-
-    return AsyncLLM.from_engine_args(
-        AsyncEngineArgs(
-            model=model_dir,
-            skip_tokenizer_init=True,
-            dtype="float32",
-            enforce_eager=True,
-            max_model_len=config.max_model_len,
-            max_num_seqs=config.max_concurrency,
-            max_num_batched_tokens=max(8192, config.max_model_len),
-            kv_cache_memory_bytes=config.kv_cache_bytes,
-            enable_prefix_caching=True,
-            disable_log_stats=True,
-            # Nothing implicit: sampling is what the request says.
-            generation_config="vllm",
-            worker_extension_cls=_EXTENSION,
-            seed=config.seed,
-        )
-    )
-
-
 def _environment(config: EngineConfig) -> Mapping[str, str]:
-    """What vLLM reads from the environment, at import and in its processes."""
-    cores = sorted(os.sched_getaffinity(0))[: config.threads]
+    threads = config.threads or len(os.sched_getaffinity(0))
+    # This package is importable there as it is here, whatever the working directory.
+    places = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     return {
+        "PYTHONPATH": os.pathsep.join(filter(None, places)),
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
         "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"),
-        # The default leaves all but one core idle here.
-        "VLLM_CPU_OMP_THREADS_BIND": ",".join(str(core) for core in cores),
-        # A forked child of a process with threads may deadlock.
-        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+        # No further processes: server.py is the engine core and the worker in one.
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": str(threads),
     }
-
-
-@contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    """Processes started inside inherit a blocked SIGINT.
-
-    Ctrl-C goes to every process of the terminal's foreground group; the engine must outlive it,
-    so that its user can finish the step and save.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextmanager
-def _stderr_into(path: Path | None) -> Iterator[None]:
-    """Processes started inside write their stderr to ``path``; so does this one meanwhile."""
-    if path is None:
-        yield
-        return
-    sys.stderr.flush()
-    saved = os.dup(2)
-    try:
-        with path.open("ab") as log:
-            os.dup2(log.fileno(), 2)
-        yield
-    finally:
-        sys.stderr.flush()
-        os.dup2(saved, 2)
-        os.close(saved)
-
-
-def _chosen(positions: Sequence[Mapping[int, Any]], token_ids: Sequence[int]) -> list[float]:
-    return [
-        float(entry[token_id].logprob) for entry, token_id in zip(positions, token_ids, strict=True)
-    ]
-
-
-def _versions(spans: Sequence[Any] | None, count: int) -> list[int]:
-    if spans is None:
-        raise EngineError(f"read the versions of {count} tokens: the engine reported none")
-    versions: list[int] = []
-    for span in spans:
-        versions.extend([int(span.version)] * (span.end - span.start))
-    if len(versions) != count:
-        raise EngineError(f"read the versions of {count} tokens: got {len(versions)}")
-    return versions

@@ -22,7 +22,7 @@ td, th { padding: 0.2rem 1.2rem 0.2rem 0; text-align: left; vertical-align: top;
 th { color: #666; font-weight: 600; }
 td.number { text-align: right; font-variant-numeric: tabular-nums; }
 .headline { display: flex; flex-wrap: wrap; gap: 1rem; margin: 1rem 0; }
-.figure { background: #f4f6f9; border-radius: 6px; padding: 0.6rem 1rem; min-width: 9rem; }
+.figure { background: #f4f6f9; border-radius: 6px; padding: 0.6rem 1rem; min-width: 7.5rem; }
 .figure b { display: block; font-size: 1.35rem; font-weight: 600; }
 .note { color: #666; }
 .pair { display: grid; grid-template-columns: 1fr 1fr; gap: 1rem; }

@@ -1,0 +1,167 @@
+"""The engine's own process: ``python -m venusrl.engine.server FD``, started by vllm_engine.py.
+
+One thread, one loop: take what has been asked, advance vLLM by one step, answer what is finished.
+A push of weights therefore falls between two steps by construction, and nothing spins: with its
+default layout on CPU (front end, engine core, worker) vLLM polls shared memory from a process of
+its own, which costs as much processor time as half of the generation itself.
+
+Ends when its socket does, so it never outlives the process that started it.
+"""
+
+import json
+import select
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from venusrl.engine.wire import READY_ID, decode, encode
+
+_EXTENSION = "venusrl.engine.worker_extension.WeightPushExtension"
+
+
+def make_llm(settings: Mapping[str, Any]) -> Any:
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+    return LLMEngine.from_engine_args(
+        EngineArgs(
+            model=settings["model"],
+            skip_tokenizer_init=True,
+            dtype="float32",
+            enforce_eager=True,
+            max_model_len=settings["max_model_len"],
+            max_num_seqs=settings["max_concurrency"],
+            max_num_batched_tokens=max(8192, settings["max_model_len"]),
+            kv_cache_memory_bytes=settings["kv_cache_bytes"],
+            enable_prefix_caching=True,
+            disable_log_stats=True,
+            # Nothing implicit: sampling is what the request says.
+            generation_config="vllm",
+            worker_extension_cls=_EXTENSION,
+            seed=settings["seed"],
+        )
+    )
+
+
+class Server:
+    def __init__(self, llm: Any, connection: socket.socket) -> None:
+        self._llm = llm
+        self._connection = connection
+        self._received = b""
+
+    def run(self) -> None:
+        """Serve until the other end closes the connection."""
+        self._send({"id": READY_ID, "result": {}})
+        while True:
+            busy = self._llm.has_unfinished_requests()
+            for line in self._lines(wait=not busy):
+                if line is None:
+                    return
+                self._handle(decode(line))
+            if self._llm.has_unfinished_requests():
+                for output in self._llm.step():
+                    if output.finished:
+                        self._send({"id": int(output.request_id), "result": result_of(output)})
+
+    def _lines(self, *, wait: bool) -> Iterator[bytes | None]:
+        """The lines that have arrived; None at the end of the connection."""
+        timeout_s = None if wait else 0.0
+        while select.select([self._connection], [], [], timeout_s)[0]:
+            timeout_s = 0.0
+            data = self._connection.recv(1 << 20)
+            if not data:
+                yield None
+                return
+            *whole, self._received = (self._received + data).split(b"\n")
+            yield from whole
+
+    def _handle(self, request: dict[str, Any]) -> None:
+        number = request["id"]
+        try:
+            match request["op"]:
+                case "generate":
+                    self._generate(number, request)
+                case "abort":
+                    self._llm.abort_request([str(number)])
+                case "push":
+                    self._push(request["path"], request["version"])
+                    self._send({"id": number, "result": {}})
+                case other:
+                    raise ValueError(f"no such operation: {other}")
+        except Exception as error:
+            # One bad request is its sender's trouble. What is fatal fails again in the next step.
+            self._send({"id": number, "error": f"{type(error).__name__}: {error}"})
+
+    def _generate(self, number: int, request: dict[str, Any]) -> None:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        parameters = SamplingParams(
+            temperature=request["temperature"],
+            max_tokens=request["max_tokens"],
+            logprobs=0,
+            prompt_logprobs=0 if request["prompt_logprobs"] else None,
+            detokenize=False,
+            stop_token_ids=request["stop_token_ids"],
+            # What ends a turn is the caller's to say, not the model configuration's.
+            ignore_eos=True,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        self._llm.add_request(str(number), {"prompt_token_ids": request["token_ids"]}, parameters)
+
+    def _push(self, path: str, version: int) -> None:
+        self._llm.collective_rpc("load_venus_weights", args=(path,))
+        # Cached attention state belongs to the old weights, also that of unfinished requests.
+        if not self._llm.reset_prefix_cache(reset_running_requests=True):
+            raise RuntimeError("the prefix cache could not be reset")
+        self._llm.set_weight_version(str(version))
+
+    def _send(self, message: dict[str, Any]) -> None:
+        self._connection.sendall(encode(message))
+
+
+def result_of(output: Any) -> dict[str, Any]:
+    completion = output.outputs[0]
+    produced = list(completion.token_ids)
+    result: dict[str, Any] = {
+        "token_ids": produced,
+        "logprobs": _chosen(completion.logprobs, produced),
+        "versions": _versions(completion.weight_versions, len(produced)),
+        "finish_reason": completion.finish_reason,
+    }
+    if output.prompt_logprobs is not None:
+        # The first token has none: nothing comes before it.
+        result["prompt_logprobs"] = _chosen(output.prompt_logprobs[1:], output.prompt_token_ids[1:])
+    return result
+
+
+def _chosen(positions: Sequence[Mapping[int, Any]], token_ids: Sequence[int]) -> list[float]:
+    return [
+        float(entry[token_id].logprob) for entry, token_id in zip(positions, token_ids, strict=True)
+    ]
+
+
+def _versions(spans: Sequence[Any] | None, count: int) -> list[int]:
+    versions: list[int] = []
+    for span in spans or ():
+        versions.extend([int(span.version)] * (span.end - span.start))
+    if len(versions) != count:
+        raise RuntimeError(f"versions of {count} tokens: vLLM reported {len(versions)}")
+    return versions
+
+
+def main() -> None:
+    # Ctrl-C goes to every process of the terminal's foreground group; the engine must outlive
+    # it, so that its user can finish the step and save.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    settings = json.loads(sys.argv[2])
+    llm = make_llm(settings)
+    llm.set_weight_version("0")
+    Server(llm, connection).run()
+
+
+if __name__ == "__main__":
+    main()
