@@ -65,10 +65,17 @@ void enter_mount_namespace(int pidfd) {
   if (::setns(pidfd, CLONE_NEWNS) < 0) fail("setns", "mount namespace of the sandbox");
 }
 
-void assume_filesystem_ids(uid_t uid) {
-  // Otherwise leaving fsuid 0 takes the file-system capabilities away.
+void keep_capabilities() {
   if (::prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0, 0, 0) < 0)
     fail("prctl(PR_SET_SECUREBITS)", "SECBIT_NO_SETUID_FIXUP");
+}
+
+void assume_effective_uid(uid_t uid) {
+  // Raw: the one of libc would change all threads.
+  if (::syscall(SYS_setresuid, -1, uid, -1) < 0) fail("setresuid", std::to_string(uid));
+}
+
+void assume_filesystem_ids(uid_t uid) {
   // Raw: these return the previous id and no error, so success is asked for by a second call.
   ::syscall(SYS_setfsgid, uid);
   ::syscall(SYS_setfsuid, uid);

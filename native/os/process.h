@@ -43,7 +43,14 @@ void shorten_slice();
 // Moves the thread into the mount namespace of the process, at that namespace's root directory.
 void enter_mount_namespace(int pidfd);
 
-// File-system access as `uid`:`uid`, keeping all capabilities.
+// Whatever ids the thread takes on later, its capabilities stay.
+void keep_capabilities();
+
+// The effective uid, and with it the owner of user namespaces that the thread makes. After
+// keep_capabilities().
+void assume_effective_uid(uid_t uid);
+
+// File-system access as `uid`:`uid`. After keep_capabilities().
 void assume_filesystem_ids(uid_t uid);
 
 }  // namespace venus::os

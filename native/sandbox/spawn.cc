@@ -4,6 +4,7 @@
 
 #include <exception>
 #include <optional>
+#include <random>
 #include <system_error>
 #include <thread>
 
@@ -31,6 +32,14 @@ void validate(const SpawnRequest& request) {
   if (request.id_base == 0 || request.id_count == 0 ||
       request.id_base > UINT32_MAX - request.id_count)
     refuse("with an id range that holds the host's root or wraps");
+}
+
+// What the kernel counts by user (inotify instances, queued signals, message queues, namespaces) it
+// also charges to the owner of the user namespace. Were that the host's root, one sandbox could use
+// up what root and all other sandboxes share. So each has an owner of its own, out of its tenant's
+// range: a number that no process of the host runs under. Two of one tenant may draw the same.
+uid_t draw_owner(const SpawnRequest& request) {
+  return request.id_base + static_cast<uid_t>(std::random_device()() % request.id_count);
 }
 
 void write_id_maps(pid_t pid, const SpawnRequest& request) {
@@ -85,7 +94,10 @@ Spawned run(const SpawnRequest& request) {
   SpawnTimings timings{};
   os::block_signals();
   os::shorten_slice();
+  os::keep_capabilities();
+  os::assume_effective_uid(draw_owner(request));
   os::WaitingInit init({request.init_fd, request.plan_fd, request.listen_fd});
+  os::assume_effective_uid(0);
   timings.cloned = since_start();
   write_id_maps(init.pid(), request);
   join_cgroups(init.pid(), request.cgroup_procs_fds);
