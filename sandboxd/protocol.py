@@ -88,7 +88,7 @@ class Frame:
     def json(self) -> dict[str, Any]:
         try:
             value = json.loads(self.payload)
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        except (ValueError, RecursionError) as error:  # no JSON; an endless number; too deep
             raise ProtocolError(
                 f"decode {self.type.name} frame: not JSON in UTF-8: {error}"
             ) from error

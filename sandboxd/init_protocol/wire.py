@@ -24,7 +24,10 @@ class ProtocolError(ValueError):
 
 
 def c_string(text: str | bytes) -> bytes:
-    raw = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
+    try:
+        raw = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
+    except UnicodeEncodeError as error:  # JSON can carry half a surrogate pair
+        raise ProtocolError(f"a string for init is no text: {error}") from error
     if b"\0" in raw:
         raise ProtocolError(f"a string for init contains a NUL byte: {raw[:80]!r}")
     return raw + b"\0"

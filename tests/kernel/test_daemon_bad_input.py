@@ -11,7 +11,7 @@ import pytest
 from sandboxd.api.app import MAX_JSON_BODY_BYTES
 from sandboxd.client import Sandbox
 from sandboxd.errors import ERROR_CLASSES
-from sandboxd.protocol import FrameType, encode_json_frame
+from sandboxd.protocol import FrameType, encode_frame, encode_json_frame
 from tests.support.daemon import DaemonProcess
 from tests.support.raw_http import request
 
@@ -20,6 +20,10 @@ HERE = "/v1/sandboxes/{id}"
 
 def header(**fields: Any) -> bytes:
     return encode_json_frame(FrameType.HEADER, fields)
+
+
+def raw_header(command: str) -> bytes:
+    return encode_frame(FrameType.HEADER, f'{{"command": {command}}}'.encode())
 
 
 @pytest.mark.parametrize(
@@ -54,6 +58,10 @@ def header(**fields: Any) -> bytes:
         ("POST", HERE + "/exec", b"", 400, "invalid_request", "body"),
         ("POST", HERE + "/exec", b"GET / HTTP", 400, "invalid_request", "body"),
         ("POST", HERE + "/exec", header(argv=[]), 400, "invalid_request", "argv"),
+        ("POST", HERE + "/exec", raw_header("[" * 100_000), 400, "invalid_request", "body"),
+        ("POST", HERE + "/exec", raw_header("1" * 5000), 400, "invalid_request", "body"),
+        ("POST", HERE + "/exec", header(argv=["\ud800"]), 400, "invalid_request", "sb-"),
+        ("POST", HERE + "/exec", header(argv=["a"], user="\ud800"), 400, "invalid_request", "sb-"),
         (
             "POST",
             HERE + "/exec",
