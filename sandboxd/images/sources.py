@@ -20,6 +20,9 @@ from sandboxd.images.tree_writer import Metadata, TreeWriter
 CHUNK_BYTES = 1 << 20
 MAX_HEADER_BYTES = 1 << 20
 MAX_ENTRIES = 10_000_000
+MAX_EXTENSIONS_IN_A_ROW = 8
+# Later ones no filesystem can store, and not every one says so.
+MAX_TIME_S = float(1 << 33)
 _GZIP_MAGIC = b"\x1f\x8b"
 _EXTENSION_TYPES = frozenset(
     {
@@ -27,6 +30,13 @@ _EXTENSION_TYPES = frozenset(
         tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK,
     }
 )  # fmt: skip
+
+
+class _BoundedArchive(tarfile.TarFile):
+    """Counts what tarfile keeps, or what makes it call itself."""
+
+    extensions_in_a_row = 0
+    global_bytes = 0
 
 
 class _BoundedTarInfo(tarfile.TarInfo):
@@ -42,9 +52,18 @@ class _BoundedTarInfo(tarfile.TarInfo):
         except tarfile.HeaderError as error:
             raise _not_a_tar(f"it is cut or damaged: {error}") from error
 
-    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
-        if self.type in _EXTENSION_TYPES and self.size > MAX_HEADER_BYTES:
-            raise _not_a_tar(f"an extension header of {self.size} bytes")
+    def _proc_member(self, archive: _BoundedArchive) -> tarfile.TarInfo:
+        if self.type in _EXTENSION_TYPES:
+            if not 0 <= self.size <= MAX_HEADER_BYTES:
+                raise _not_a_tar(f"an extension header of {self.size} bytes")
+            archive.extensions_in_a_row += 1
+            archive.global_bytes += self.size if self.type == tarfile.XGLTYPE else 0
+            if archive.extensions_in_a_row > MAX_EXTENSIONS_IN_A_ROW:
+                raise _not_a_tar(f"more than {MAX_EXTENSIONS_IN_A_ROW} extension headers in a row")
+            if archive.global_bytes > MAX_HEADER_BYTES:
+                raise _not_a_tar(f"global headers of more than {MAX_HEADER_BYTES} bytes")
+        else:
+            archive.extensions_in_a_row = 0
         if self.type == tarfile.GNUTYPE_SPARSE:
             raise _not_a_tar(f"{self.name!r} is stored as a sparse file, which is not supported")
         return super()._proc_member(archive)  # type: ignore[misc,no-any-return]
@@ -94,7 +113,7 @@ def write_tar(stream: BinaryIO, writer: TreeWriter) -> str:
     # Others are left out: xz and zstd let the sender choose how much memory unpacking takes.
     mode = "r|gz" if reader.peek(2) == _GZIP_MAGIC else "r|"
     try:
-        with tarfile.open(
+        with _BoundedArchive.open(
             fileobj=reader, mode=mode, tarinfo=_BoundedTarInfo, bufsize=CHUNK_BYTES,  # type: ignore[call-overload]
         ) as archive:  # fmt: skip
             for entry in archive:
@@ -111,7 +130,10 @@ def write_tar(stream: BinaryIO, writer: TreeWriter) -> str:
 
 
 def _write_entry(archive: tarfile.TarFile, entry: tarfile.TarInfo, writer: TreeWriter) -> None:
-    metadata = Metadata(entry.mode, entry.uid, entry.gid, max(0.0, float(entry.mtime)))
+    mtime_s = min(max(0.0, float(entry.mtime)), MAX_TIME_S)
+    metadata = Metadata(entry.mode, entry.uid, entry.gid, mtime_s)
+    if entry.issparse():
+        raise _not_a_tar(f"{entry.name!r} is stored as a sparse file, which is not supported")
     if entry.isreg():
         content = archive.extractfile(entry)
         assert content is not None

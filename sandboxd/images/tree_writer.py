@@ -19,6 +19,9 @@ from sandboxd.errors import InvalidRequest
 
 MAX_ID = 65535
 MAX_DEPTH = 256
+MAX_NAME_BYTES = 255
+# Times of further directories are those of the import: what is kept per entry must be bounded.
+MAX_DIRECTORY_TIMES = 200_000
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -69,7 +72,7 @@ class TreeWriter:
         self._count(path, metadata)
         if not parts:
             _set_owner_and_mode(self._root_fd, metadata)
-            self._directory_times[()] = metadata.mtime_s
+            self._remember_time((), metadata)
             return
         parent_fd, name = self._enter(parts)
         existing = _lstat(parent_fd, name)
@@ -83,7 +86,11 @@ class TreeWriter:
             _set_owner_and_mode(directory_fd, metadata)
         finally:
             os.close(directory_fd)
-        self._directory_times[parts] = metadata.mtime_s
+        self._remember_time(parts, metadata)
+
+    def _remember_time(self, parts: tuple[str, ...], metadata: Metadata) -> None:
+        if parts in self._directory_times or len(self._directory_times) < MAX_DIRECTORY_TIMES:
+            self._directory_times[parts] = metadata.mtime_s
 
     def file(self, path: str, metadata: Metadata, fill: Callable[[int], int]) -> None:
         """A regular file; `fill` writes its bytes to the descriptor and returns their number."""
@@ -194,6 +201,8 @@ def _parts(path: str) -> tuple[str, ...]:
         raise _refused(path, "its path leaves the image")
     if len(parts) > MAX_DEPTH:
         raise _refused(path, f"its path has more than {MAX_DEPTH} components")
+    if any(len(os.fsencode(part)) > MAX_NAME_BYTES for part in parts):
+        raise _refused(path, f"a name in it is longer than {MAX_NAME_BYTES} bytes")
     return parts
 
 

@@ -214,6 +214,55 @@ def test_headers_cannot_take_memory(images: ImageStore, volumes: PlainStore) -> 
     assert_nothing_left(images, volumes)
 
 
+def extension(kind: bytes, **values: str) -> bytes:
+    content = b""
+    for name, value in values.items():
+        text = f" {name.replace('__', '.')}={value}\n".encode()
+        size = len(text) + 1
+        while len(str(size)) + len(text) != size:
+            size += 1
+        content += str(size).encode() + text
+    entry = tarfile.TarInfo("header")
+    entry.type, entry.size = kind, len(content)
+    return entry.tobuf(tarfile.GNU_FORMAT) + content + bytes(-len(content) % 512)
+
+
+@pytest.mark.parametrize(
+    ("extensions", "cause"),
+    [
+        (extension(tarfile.XHDTYPE, comment="x") * 5000, "in a row"),
+        (extension(tarfile.XGLTYPE, comment="x") * 5000, "in a row"),
+        (extension(tarfile.XHDTYPE, GNU__sparse__size=str(1 << 50)), "sparse"),
+        (extension(tarfile.XHDTYPE, GNU__sparse__map="0,1", GNU__sparse__size="9"), "sparse"),
+        (extension(tarfile.XHDTYPE, path="x" * 300), "longer than"),
+        (extension(tarfile.XHDTYPE, size="-512"), "it ends within"),
+    ],
+)
+def test_extensions_that_a_parser_chokes_on(
+    images: ImageStore, volumes: PlainStore, extensions: bytes, cause: str
+) -> None:
+    data = extensions + archive(file("a", b"x"), format=tarfile.GNU_FORMAT)
+    with pytest.raises(InvalidRequest, match=cause):
+        images.import_tar("bad", io.BytesIO(data))
+    assert_nothing_left(images, volumes)
+
+
+def test_global_headers_do_not_add_up(images: ImageStore, volumes: PlainStore) -> None:
+    one = archive(file("a", b""), format=tarfile.GNU_FORMAT)[:512]
+    data = b"".join(
+        extension(tarfile.XGLTYPE, **{f"key{index}": "x" * 100_000}) + one for index in range(20)
+    )
+    with pytest.raises(InvalidRequest, match="global headers"):
+        images.import_tar("bad", io.BytesIO(data + bytes(10240)))
+    assert_nothing_left(images, volumes)
+
+
+@pytest.mark.parametrize("time", ["inf", "nan", "1e300", "-1e300"])
+def test_times_that_no_filesystem_has(images: ImageStore, time: str) -> None:
+    entry = archive(("d", tarfile.DIRTYPE, b""), file("d/a"), format=tarfile.GNU_FORMAT)
+    images.import_tar("odd", io.BytesIO(extension(tarfile.XHDTYPE, mtime=time) + entry))
+
+
 def test_a_directory_of_the_host(images: ImageStore, tmp_path: Path) -> None:
     source = tmp_path / "source"
     (source / "etc").mkdir(parents=True)
