@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -34,6 +35,7 @@ from sandboxd.service import SandboxService
 from sandboxd.takeover import take_over
 
 _LOG = logging.getLogger("sandboxd")
+DESCRIPTORS = 1 << 16
 
 
 def parse_arguments(arguments: Sequence[str]) -> Config:
@@ -47,26 +49,45 @@ def parse_arguments(arguments: Sequence[str]) -> Config:
     return load_config(file=options.pop("config"), overrides=options)
 
 
+def raise_descriptor_limit() -> None:
+    """Room for all that the bounds allow at once; without the right to it, what there is."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = max(hard, DESCRIPTORS)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, wanted))
+
+
 @contextlib.contextmanager
-def locked_run_dir(config: Config) -> Iterator[None]:
-    """The run directory, made and held; removed at the end unless sandboxes are left in it."""
-    # Traversable by all, because members of the socket's group must reach the socket.
-    config.run_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
-    lock = RunLock(config.lock_path)
+def locked(directory: Path, mode: int) -> Iterator[None]:
+    """The directory, made and held against other daemons."""
+    directory.mkdir(mode=mode, parents=True, exist_ok=True)
+    lock = RunLock(directory / "lock")
     lock.acquire()
     try:
-        config.sandboxes_dir.mkdir(mode=0o700, exist_ok=True)
-        config.root_mountpoint.mkdir(mode=0o755, exist_ok=True)
         yield
-        config.socket_path.unlink(missing_ok=True)
-        if not any(config.sandboxes_dir.iterdir()):
-            config.sandboxes_dir.rmdir()
-            config.root_mountpoint.rmdir()
     finally:
         lock.release()
-    # Refuses when something else is in it, which is then not ours to remove.
-    with contextlib.suppress(OSError):
-        config.run_dir.rmdir()
+
+
+@contextlib.contextmanager
+def run_dir(config: Config) -> Iterator[None]:
+    """The run directory, made and held; removed at the end unless sandboxes are left in it."""
+    try:
+        # Traversable by all, because members of the socket's group must reach the socket.
+        with locked(config.run_dir, 0o755):
+            config.sandboxes_dir.mkdir(mode=0o700, exist_ok=True)
+            config.root_mountpoint.mkdir(mode=0o755, exist_ok=True)
+            try:
+                yield
+                config.socket_path.unlink(missing_ok=True)
+            finally:
+                if not any(config.sandboxes_dir.iterdir()):
+                    config.sandboxes_dir.rmdir()
+                    config.root_mountpoint.rmdir()
+    finally:
+        # Refuses when something else is in it, which is then not ours to remove.
+        with contextlib.suppress(OSError):
+            config.run_dir.rmdir()
 
 
 @contextlib.contextmanager
@@ -120,7 +141,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print("sandboxd: must run as root, to make namespaces and groups", file=sys.stderr)
             return 1
         shorten_slice()
-        with locked_run_dir(config), prepared_launcher(config) as launcher:
+        raise_descriptor_limit()
+        with (
+            run_dir(config),
+            locked(config.state_dir, 0o700),
+            prepared_launcher(config) as launcher,
+        ):
             uvloop.run(serve(config, launcher))
     except VenusError as error:
         print(f"sandboxd: {error}", file=sys.stderr)

@@ -54,7 +54,7 @@ class Config:
     """Creates beyond this wait in the client: the answer is `limit_exceeded`."""
     max_execs_per_sandbox: int = 64
     max_execs: int = 4000
-    """In the whole daemon. Each takes up to four of its descriptors, of which it has 20,000."""
+    """In the whole daemon. Each takes up to four of its descriptors, of which it has 65,536."""
 
     default_memory_bytes: int = 1 * GIB
     default_pids: int = 512
@@ -92,11 +92,6 @@ class Config:
     def socket_path(self) -> Path:
         """Where the daemon listens."""
         return self.run_dir / "sandboxd.sock"
-
-    @property
-    def lock_path(self) -> Path:
-        """Held with flock by the one daemon of this run directory."""
-        return self.run_dir / "lock"
 
     @property
     def sandboxes_dir(self) -> Path:

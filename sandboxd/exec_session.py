@@ -156,7 +156,6 @@ class RunningExec:
             with contextlib.suppress(LinkClosed):
                 self.sandbox.link.release_soon(self.exec_id)
         if self.is_program and self.sandbox.launched is not None:
-            # Groups that background processes still use stay until the sandbox is destroyed.
             self.sandbox.launched.remove_exec_cgroup(self.exec_id)
 
 

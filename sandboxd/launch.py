@@ -113,9 +113,10 @@ class Launcher:
                 cause=f"{errno_text(error.errno or 0)}; build the native part first",
             ) from error
         compile_filter()
+        # First, because it refuses when another daemon uses the groups.
+        self._cgroups.prepare()
         self._volumes.open()
         self.images.open()
-        self._cgroups.prepare()
 
     def close(self) -> None:
         """Undo `prepare`. Sandboxes that live keep running and can be adopted by the next one."""
@@ -162,7 +163,9 @@ class Launcher:
         except BaseException:
             os.close(pidfd)
             raise
-        return self._remember(sandbox_id, init_pid, pidfd)
+        launched = self._remember(sandbox_id, init_pid, pidfd)
+        launched.left_groups.extend(self._cgroups.exec_ids(sandbox_id))
+        return launched
 
     def destroy(self, sandbox_id: str) -> None:
         """Remove all of a sandbox, whatever there is of it. Idempotent."""

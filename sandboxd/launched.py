@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import signal
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,14 +51,27 @@ class LaunchedSandbox:
         self.control_path = control_path
         self._cgroups = cgroups
         self._volumes = volumes
+        self.left_groups: deque[int] = deque()
+        """Commands that ended while processes of theirs lived on, in their groups."""
 
     def open_exec_cgroup(self, exec_id: int) -> ExecCgroup:
         """The group for one command; the caller closes it."""
         return self._cgroups.open_exec(self.sandbox_id, exec_id)
 
     def remove_exec_cgroup(self, exec_id: int) -> bool:
-        """False while processes of the command are left; the group then goes with the sandbox."""
-        return self._cgroups.remove_exec(self.sandbox_id, exec_id)
+        """False while processes of the command are left; the group then goes later.
+
+        Each call looks at two that were left earlier, so that no more of them stay than have
+        processes, which are limited.
+        """
+        removed = self._cgroups.remove_exec(self.sandbox_id, exec_id)
+        for _ in range(min(2, len(self.left_groups))):
+            earlier = self.left_groups.popleft()
+            if not self._cgroups.remove_exec(self.sandbox_id, earlier):
+                self.left_groups.append(earlier)
+        if not removed:
+            self.left_groups.append(exec_id)
+        return removed
 
     def usage(self) -> Usage:
         """`FileNotFoundError` if the sandbox is gone."""

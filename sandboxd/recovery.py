@@ -4,7 +4,8 @@ The decision is pure and total: each id that has a state file or any remnant (di
 subvolume) is either adopted or removed, never ignored. Facts are gathered first, then decided,
 then acted upon by the service.
 
-Does not handle: two daemons at once. The lock of the run directory keeps the second one out.
+Does not handle: two daemons at once; to one, the other's sandboxes would be remnants. Locks of the
+run directory, the state directory and the parent group keep the second one out.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def current_boot_id() -> str:
 
 
 class RunLock:
-    """Held by the one daemon of a run directory, as long as its process lives.
+    """Held by the one daemon of a directory, as long as its process lives.
 
     flock, not a pid file: the kernel drops it with the process, however that ends. The file is
     never removed while the daemon runs, because a second daemon could then lock a new one.
@@ -100,7 +101,7 @@ class RunLock:
                 holder = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
                 os.close(fd)
                 raise Conflict(
-                    "another daemon serves this run directory",
+                    "another daemon uses this directory",
                     operation="start sandboxd",
                     object=str(self._path.parent),
                     cause=f"the lock is held by process {holder}",

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
 MAX_LABELS = 64
 MAX_ENV_ENTRIES = 1024
+# Goes with every command, and with what the command brings itself into one packet of 256 KiB.
+MAX_ENV_BYTES = 64 << 10
 
 SandboxState = Literal["creating", "running", "stopping", "gone"]
 FileType = Literal["file", "directory", "symlink", "fifo", "socket", "char_device", "block_device"]
@@ -56,6 +58,14 @@ class CreateSandboxRequest(_Body):
     hostname: Hostname | None = None
     ttl_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     labels: dict[LabelKey, LabelValue] = Field(default_factory=dict, max_length=MAX_LABELS)
+
+    @field_validator("env")
+    @classmethod
+    def _env_fits(cls, env: dict[str, str]) -> dict[str, str]:
+        size = sum(len(f"{name}={value}".encode()) + 1 for name, value in env.items())
+        if size > MAX_ENV_BYTES:
+            raise ValueError(f"{size} bytes in all, at most {MAX_ENV_BYTES}")
+        return env
 
 
 class SandboxLimits(_Body):

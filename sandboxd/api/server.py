@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import json
 import os
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,19 +16,32 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from sandboxd.api.peer import peer_of
+from sandboxd.api.peer import Peer, peer_of
+from sandboxd.errors import LimitExceeded, TooLarge, VenusError
 
 _BACKLOG = 1024
 _KEEP_ALIVE_S = 75
 # After the sandboxes are destroyed their streams end by themselves; whoever does not read the
 # end of an answer is cut after this.
 _SHUTDOWN_GRACE_S = 3
+# The parser keeps a request's line and headers until the last of them has come.
+MAX_HEAD_BYTES = 64 << 10
+# Of one tenant, also idle ones: each is one of the daemon's descriptors, which others need too.
+MAX_CONNECTIONS_PER_TENANT = 6000
 
 
 class PeerProtocol(HttpToolsProtocol):
-    """Asks the kernel once per connection, not per request: credentials cannot change."""
+    """Asks the kernel once per connection, not per request: credentials cannot change.
+
+    Bounds what the parser does not: the size of a request's head, and how many connections a tenant
+    has.
+    """
 
     socket_gid: int | None = None
+    connections_of: Counter[int]
+    _peer: Peer | None = None
+    _in_head = False
+    _head_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -37,6 +52,54 @@ class PeerProtocol(HttpToolsProtocol):
             transport.abort()
             raise
         self.app_state = {**self.app_state, "peer": peer}
+        self._peer = peer
+        self.connections_of[peer.uid] += 1
+        if self.connections_of[peer.uid] > MAX_CONNECTIONS_PER_TENANT:
+            cause = f"a tenant may have {MAX_CONNECTIONS_PER_TENANT}"
+            self._refuse(
+                LimitExceeded(
+                    "too many connections", operation="connect", object="socket", cause=cause
+                )
+            )
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._peer is not None:
+            self.connections_of[self._peer.uid] -= 1
+            self._peer = None
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head, self._head_bytes = True, 0
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        super().on_headers_complete()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+                cause = f"more than {MAX_HEAD_BYTES} bytes"
+                self._refuse(
+                    TooLarge(
+                        "the head of the request is too large",
+                        operation="receive request",
+                        object="headers",
+                        cause=cause,
+                    )
+                )
+
+    def _refuse(self, error: VenusError) -> None:
+        """Answer without a request that the application could see."""
+        body = json.dumps(error.to_json()).encode()
+        head = (
+            f"HTTP/1.1 {error.http_status} Refused\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()
 
 
 class Server(uvicorn.Server):
@@ -67,7 +130,8 @@ class Server(uvicorn.Server):
 
 def build_server(app: Any, listener: socket.socket, *, socket_gid: int | None) -> Server:
     """A server for `app`, not yet started."""
-    protocol = type("SocketProtocol", (PeerProtocol,), {"socket_gid": socket_gid})
+    own: dict[str, Any] = {"socket_gid": socket_gid, "connections_of": Counter()}
+    protocol = type("SocketProtocol", (PeerProtocol,), own)
     config = uvicorn.Config(
         app,
         http=protocol,

@@ -75,6 +75,9 @@ class CgroupBackend(Protocol):
     def remove_exec(self, sandbox_id: str, exec_id: int) -> bool:
         """Remove the group of a command; False while a process of it is left."""
 
+    def exec_ids(self, sandbox_id: str) -> list[int]:
+        """The commands that have a group, also those whose leader has ended."""
+
     def contains(self, sandbox_id: str, pid: int) -> bool:
         """Whether the process is one of the sandbox's."""
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import select
 import signal
@@ -24,7 +25,7 @@ from pathlib import Path
 from sandboxd.cgroups import fast_join
 from sandboxd.cgroups.groups import CgroupLimits, ExecCgroup, GroupUsage
 from sandboxd.cgroups.hierarchies import Hierarchies
-from sandboxd.errors import InternalError, errno_text
+from sandboxd.errors import Conflict, InternalError, errno_text
 
 REQUIRED_CONTROLLERS = ("memory", "pids", "cpu", "freezer")
 CPU_PERIOD_US = 100_000
@@ -49,6 +50,7 @@ class HybridBackend:
         self._unified = hierarchies.unified and hierarchies.unified / parent
         self._tuned_hierarchy = hierarchies.unified or hierarchies.v1["pids"]
         self._tuned = False
+        self._lock_fd = -1
         if self._unified is None and "cpuacct" in hierarchies.v1:
             self._parents["cpuacct"] = hierarchies.v1["cpuacct"] / parent
 
@@ -64,6 +66,7 @@ class HybridBackend:
         killed_before = self._parents["pids"].exists()
         for parent in self._all_parents():
             parent.mkdir(exist_ok=True)
+        self._lock()
         _write(self._parents["cpu"] / "cpu.shares", SHARES_PER_CPU * (os.cpu_count() or 1))
         self._tune(killed_before)
         devices = self._parents.get("devices")
@@ -72,6 +75,24 @@ class HybridBackend:
             _write(devices / "devices.deny", "a")
             for device in ALLOWED_DEVICES:
                 _write(devices / "devices.allow", f"c {device} rwm")
+
+    def _lock(self) -> None:
+        """Keeps other daemons out, which would take these groups for a dead one's."""
+        if self._lock_fd >= 0:
+            return
+        parent = self._parents["pids"]
+        descriptor = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise Conflict(
+                "another daemon uses this group",
+                operation="prepare groups",
+                object=str(parent),
+                cause="its lock is held; a second daemon needs a cgroup_parent of its own",
+            ) from None
+        self._lock_fd = descriptor
 
     def _tune(self, killed_before: bool) -> None:
         with contextlib.suppress(OSError):  # joins are slower on a kernel without the option
@@ -91,6 +112,9 @@ class HybridBackend:
                 # Groups of sandboxes that live on are the next daemon's.
                 if error.errno not in (errno.ENOENT, errno.EBUSY, errno.ENOTEMPTY):
                     raise
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
 
     def create(self, sandbox_id: str, limits: CgroupLimits) -> None:
         for parent in self._v1_parents():
@@ -154,6 +178,12 @@ class HybridBackend:
                 return False
             raise
         return True
+
+    def exec_ids(self, sandbox_id: str) -> list[int]:
+        if self._unified is None:
+            return []
+        names = (entry.name for entry in os.scandir(self._unified / sandbox_id))
+        return [int(name[len("exec-") :]) for name in names if name.startswith("exec-")]
 
     def _exec_group(self, sandbox_id: str, exec_id: int) -> Path:
         assert self._unified is not None

@@ -59,6 +59,7 @@ MASKED_PATHS = (
     "/proc/scsi",
     "/proc/timer_list",
     "/proc/timer_stats",
+    "/sys/devices/virtual/block",
     "/sys/devices/virtual/powercap",
     "/sys/firmware",
 )
@@ -123,8 +124,9 @@ def exec_policy(spec: IsolationSpec) -> ExecPolicy:
         seccomp_filter=compile_filter(),
         rlimits=(
             Rlimit(resource.RLIMIT_NOFILE, min(DEFAULT_OPEN_FILES, open_files), open_files),
-            # A core file would go wherever the *host's* core_pattern says.
-            Rlimit(resource.RLIMIT_CORE, 0, 0),
+            # A core would go wherever the *host's* core_pattern says. A program of the host that
+            # takes cores is started in spite of a limit of 0, but not with one of 1.
+            Rlimit(resource.RLIMIT_CORE, 1, 1),
         ),
         oom_score_adj=COMMAND_OOM_SCORE_ADJ,
     )

@@ -117,7 +117,7 @@ def test_exec_policy() -> None:
     policy = exec_policy(SPEC)
     limits = {limit.resource: (limit.soft, limit.hard) for limit in policy.rlimits}
     assert limits[resource.RLIMIT_NOFILE] == (1024, 20000)
-    assert limits[resource.RLIMIT_CORE] == (0, 0)
+    assert limits[resource.RLIMIT_CORE] == (1, 1)
     assert policy.capability_mask == capability_mask()
     assert policy.seccomp_filter
     assert policy.oom_score_adj > 0
