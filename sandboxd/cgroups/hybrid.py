@@ -33,6 +33,7 @@ CPU_PERIOD_US = 100_000
 # default of one share would let a single busy process of the host outweigh hundreds of them.
 SHARES_PER_CPU = 1024
 MINIMUM_QUOTA_US = 1_000
+SOCKET_BUFFER_SHARE = 4
 EMPTY_TIMEOUT_S = 10.0
 FREEZE_TIMEOUT_S = 5.0
 # null, zero, full, random, urandom, tty, ptmx and pseudo-terminals: what /dev of a sandbox has.
@@ -126,6 +127,13 @@ class HybridBackend:
             _write(memory / "memory.memsw.limit_in_bytes", limits.memory_bytes)
         except FileNotFoundError:  # the kernel does not account for swap
             _write(memory / "memory.swappiness", 0)
+        # Buffers of network sockets are not in the memory limit, and without a limit of their own
+        # not accounted at all. (Those of Unix sockets are in the memory limit.)
+        with contextlib.suppress(FileNotFoundError):
+            _write(
+                memory / "memory.kmem.tcp.limit_in_bytes",
+                limits.memory_bytes // SOCKET_BUFFER_SHARE,
+            )
         # The limit is the user's: init does not count.
         _write(self._parents["pids"] / sandbox_id / "pids.max", limits.pids + 1)
         cpu = self._parents["cpu"] / sandbox_id

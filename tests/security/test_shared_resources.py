@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import socket
@@ -65,6 +66,39 @@ def test_counts_by_user_are_not_the_host_roots(daemon: DaemonProcess, sandbox: S
         assert descriptor >= 0, os.strerror(ctypes.get_errno())
         os.close(descriptor)
         greedy.kill()
+
+
+FILL_SOCKETS = """
+import socket
+keep = []
+for _ in range(500):
+    receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    receiver.bind(("127.0.0.1", 0))
+    receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+    keep.append(receiver)
+    sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sender.setblocking(False)
+    try:
+        for _ in range(20):
+            sender.sendto(bytes(60000), receiver.getsockname())
+    except OSError:
+        pass
+    sender.close()
+print(sum(int(line.split()[-1]) for line in open("/proc/net/sockstat") if "UDP: " in line))
+"""
+
+
+def test_buffers_of_sockets_count_as_memory(daemon: DaemonProcess) -> None:
+    with Sandbox.create(socket=daemon.socket, memory_bytes=64 * MIB) as sandbox:
+        pages = sandbox.commands.run(["python3", "-c", FILL_SOCKETS]).stdout
+        # The kernel counts them for the whole machine, which is idle but for this.
+        assert int(pages) * 4096 < 128 * MIB
+
+
+def test_asynchronous_io_contexts_are_not_taken_from_the_machine(sandbox: Sandbox) -> None:
+    """There are fs.aio-max-nr of them for all, whoever asks."""
+    script = '$c = "\\0" x 8; print syscall(206, 1000, $c), " ", $! + 0'
+    assert sandbox.commands.run(["perl", "-e", script]).stdout == f"-1 {errno.ENOSYS}"
 
 
 def test_init_keeps_its_limits(sandbox: Sandbox) -> None:
