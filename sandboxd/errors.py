@@ -196,6 +196,10 @@ _ERRNO_CLASSES: Mapping[int, type[VenusError]] = {
     errno_names.ELOOP: InvalidRequest,
     errno_names.ENAMETOOLONG: InvalidRequest,
     errno_names.EXDEV: InvalidRequest,
+    # What special files say to whoever takes them for ordinary ones.
+    errno_names.ENXIO: InvalidRequest,
+    errno_names.ENODEV: InvalidRequest,
+    errno_names.EOPNOTSUPP: InvalidRequest,
     errno_names.EACCES: Unauthorized,
     errno_names.EPERM: Unauthorized,
     errno_names.EROFS: Unauthorized,
@@ -207,6 +211,7 @@ _ERRNO_CLASSES: Mapping[int, type[VenusError]] = {
     errno_names.EMFILE: LimitExceeded,
     errno_names.ENFILE: LimitExceeded,
     errno_names.EAGAIN: LimitExceeded,
+    errno_names.ENOMEM: LimitExceeded,
     errno_names.ENOSPC: StorageFull,
     errno_names.EDQUOT: StorageFull,
     errno_names.ETIMEDOUT: OperationTimeout,

@@ -7,6 +7,8 @@ the client's body came whole.
 
 from __future__ import annotations
 
+import asyncio
+import json
 import stat as stat_bits
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
@@ -244,24 +246,28 @@ async def stat(target: FileTarget) -> dict[str, object]:
     return _entry(entries[0], target.path)
 
 
-async def list_directory(target: FileTarget, depth: int) -> tuple[list[dict[str, object]], bool]:
-    """Entries below the directory, and whether there are more than may be listed."""
-    records, truncated = _records(
-        await _run(
-            target,
-            "list directory",
-            lambda exec_id: init_protocol.list_request(
-                exec_id,
-                target.path,
-                user=target.user,
-                depth=depth,
-                max_entries=MAX_LIST_ENTRIES,
-                timeout_ms=OPERATION_TIMEOUT_MS,
-            ),
-        )
+async def list_directory(target: FileTarget, depth: int) -> bytes:
+    """JSON of the entries below the directory, and of whether there are more than may be listed."""
+    content = await _run(
+        target,
+        "list directory",
+        lambda exec_id: init_protocol.list_request(
+            exec_id,
+            target.path,
+            user=target.user,
+            depth=depth,
+            max_entries=MAX_LIST_ENTRIES,
+            timeout_ms=OPERATION_TIMEOUT_MS,
+        ),
     )
-    root = target.path.rstrip("/")
-    return [_entry(record, f"{root}/{record.path}") for record in records], truncated
+    # A sandbox can make this some hundred milliseconds of work, in which others are served too.
+    return await asyncio.to_thread(_listing, content, target.path.rstrip("/"))
+
+
+def _listing(content: bytes, root: str) -> bytes:
+    records, truncated = _records(content)
+    entries = [_entry(record, f"{root}/{record.path}") for record in records]
+    return json.dumps({"entries": entries, "truncated": truncated}).encode()
 
 
 async def make_directory(target: FileTarget, mode: int, *, parents: bool) -> None:

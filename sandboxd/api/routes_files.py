@@ -14,7 +14,7 @@ from sandboxd.api.context import ApiContext, Context, CurrentPeer, error_answers
 from sandboxd.api.peer import Peer
 from sandboxd.errors import InvalidRequest
 from sandboxd.file_ops import FileTarget
-from sandboxd.protocol import CONTENT_TYPE_BYTES
+from sandboxd.protocol import CONTENT_TYPE_BYTES, CONTENT_TYPE_JSON
 
 router = APIRouter(prefix="/v1/sandboxes/{sandbox_id}/files", tags=["files"])
 
@@ -115,7 +115,7 @@ async def stat_file(
     return models.FileEntry.model_validate(await file_ops.stat(target))
 
 
-@router.get("/list", operation_id="list_files", responses=_ERRORS)
+@router.get("/list", operation_id="list_files", response_model=models.FileList, responses=_ERRORS)
 async def list_files(
     sandbox_id: str,
     path: Path,
@@ -123,7 +123,7 @@ async def list_files(
     peer: CurrentPeer,
     user: User = None,
     depth: int = 1,
-) -> models.FileList:
+) -> Response:
     """Entries of a directory, `depth` levels down."""
     if not 1 <= depth <= file_ops.MAX_LIST_DEPTH:
         raise InvalidRequest(
@@ -133,8 +133,7 @@ async def list_files(
             cause=f"it must be between 1 and {file_ops.MAX_LIST_DEPTH}",
         )
     target = _target(context, peer, sandbox_id, path, user, "list directory")
-    entries, truncated = await file_ops.list_directory(target, depth)
-    return models.FileList.model_validate({"entries": entries, "truncated": truncated})
+    return Response(await file_ops.list_directory(target, depth), media_type=CONTENT_TYPE_JSON)
 
 
 @router.post("/mkdir", status_code=204, operation_id="make_directory", responses=_ERRORS)

@@ -87,6 +87,7 @@ def raw_header(command: str) -> bytes:
         ("GET", HERE + "/files?path=x", None, 400, "invalid_request", "x"),
         ("GET", HERE + "/files?path=/%00", None, 400, "invalid_request", "/"),
         ("GET", HERE + "/files?path=/" + "x" * 5000, None, 400, "invalid_request", "xxx"),
+        ("GET", HERE + "/files?path=/dev/tty", None, 400, "invalid_request", "/dev/tty"),
         ("GET", HERE + "/files?path=/none", None, 404, "not_found", "/none"),
         ("GET", HERE + "/files?path=/etc/passwd&user=no-one", None, 422, "exec_failed", "sb-"),
         ("PUT", HERE + "/files?path=/x&mode=999", b"", 400, "invalid_request", "mode"),
