@@ -1,6 +1,6 @@
 """Types of the C++ extension module. The implementation is native/bindings."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 class NativeError(Exception):
     """A failed system call or setup step: ``operation`` on ``object`` failed with ``errno``.
@@ -53,4 +53,48 @@ def spawn(
     on disk. ``upper_parent_fd``: directory holding ``upper/`` and ``work/`` (both owned by plain id
     0). ``overlay_options``: further fsconfig strings, e.g. ("volatile", "") as a flag when the
     value is empty.
+    """
+
+class Refused(Exception):
+    """State that a snapshot cannot hold: ``object`` of ``process``, for ``reason``."""
+
+    process: str
+    object: str
+    reason: str
+
+class Template:
+    """A captured process tree: sealed extents and a sealed plan. Forked any number of times."""
+
+    @property
+    def coordinator(self) -> int:
+        """Pid that the stub must have which starts the plan: ``number0`` of the RESTORE exec."""
+    @property
+    def counts(self) -> dict[str, int]:
+        """processes, threads, mappings, pieces, objects, operations, extent_bytes, plan_bytes,
+        external_slots."""
+    @property
+    def times_ms(self) -> dict[str, float]: ...
+    def create_shared_page(self) -> int:
+        """A file for one fork, where a failed operation is recorded; the caller closes it."""
+    def send(self, socket: int, shared_page: int, externals: Sequence[int] = ()) -> None:
+        """Send plan and descriptors over the peer of the socket that is the stdin of the exec."""
+    def failure(self, shared_page: int) -> str:
+        """Which operation of the fork failed, on what and why; empty when none did."""
+
+def capture(
+    init_pid: int,
+    externals: Sequence[int] = (),
+    while_stopped: Callable[[], object] | None = None,
+    parent: Template | None = None,
+    leave_out: str = "",
+) -> Template:
+    """Capture the process tree of a live sandbox, which goes on afterwards.
+
+    ``externals``: descriptors of the caller that lead to files which belong to it (its ends of
+    pipes); each gets a slot, in this order, that a fork fills with a new one. ``while_stopped`` is
+    called while nothing in the sandbox runs: to freeze its files. ``parent``: the template that the
+    sandbox was forked from, whose pages are then referenced instead of copied. ``leave_out`` is for
+    tests of tests: system calls of the plan whose object contains it are left out.
+
+    Raises ``Refused`` for state that cannot be rebuilt and ``NativeError`` for failed system calls.
     """

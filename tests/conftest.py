@@ -19,7 +19,7 @@ from sandboxd.client import Daemon, Sandbox
 from tests.support.daemon import DaemonProcess
 
 TESTS = Path(__file__).parent
-PARTS = ("unit", "kernel", "integration", "security", "rl", "native")
+PARTS = ("unit", "kernel", "integration", "fidelity", "security", "rl", "native")
 STRICT_SKIPS = os.environ.get("VENUS_STRICT_SKIPS") == "1"
 
 

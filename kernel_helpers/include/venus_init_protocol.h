@@ -164,7 +164,10 @@ enum venus_exec_kind {
   VENUS_KIND_REMOVE = 6, /* argv path; number1 flags RECURSIVE */
   VENUS_KIND_RENAME = 7, /* argv from, to; number1 flags NO_REPLACE */
   VENUS_KIND_CHMOD = 8,  /* argv path; number0 mode */
-  VENUS_KIND_LAST = 8,
+  /* Rebuilds a process tree: argv ignored, number0 pid of the coordinator, stdin a socket that
+   * venus_restore_format.h describes. It exits with 0 when the tree runs. Only in a fresh sandbox. */
+  VENUS_KIND_RESTORE = 9,
+  VENUS_KIND_LAST = 9,
 };
 
 #define VENUS_FILE_PARENTS 1u
@@ -246,6 +249,7 @@ enum venus_exec_step {
   VENUS_STEP_CWD = 11,
   VENUS_STEP_SECCOMP = 12,
   VENUS_STEP_EXEC = 13,
+  VENUS_STEP_RESTORE = 14,
 };
 
 struct venus_failed {

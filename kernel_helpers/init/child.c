@@ -20,6 +20,7 @@
 #include <sys/stat.h>
 
 #include "files.h"
+#include "restore.h"
 #include "sys.h"
 #include "users.h"
 
@@ -232,6 +233,11 @@ _Noreturn void child_run(const struct policy *policy, const struct exec_request 
   if ((error = (expression)))                                                                      \
   fail(fds->status, VENUS_STEP_##name, error)
 
+  if (request->head.kind == VENUS_KIND_RESTORE) {
+    STEP(CGROUP, join_cgroups(fds));
+    STEP(DESCRIPTORS, arrange_descriptors(fds));
+    fail(fds->status, VENUS_STEP_RESTORE, restore_run());
+  }
   STEP(SESSION, setsid() < 0 ? errno : 0);
   STEP(CGROUP, join_cgroups(fds));
   STEP(DESCRIPTORS, arrange_descriptors(fds));

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 
 #include "child.h"
+#include "restore.h"
 #include "sys.h"
 #include "tree.h"
 
@@ -109,7 +110,7 @@ bool execs_start(struct exec_table *table, const struct packet *packet, const in
   if (pipe2(status_pipe, O_CLOEXEC) == 0) {
     exec->status_fd = status_pipe[0];
     child.status = status_pipe[1];
-    pid = fork();
+    pid = head->kind == VENUS_KIND_RESTORE ? restore_fork((pid_t)head->number[0]) : fork();
   }
   if (pid == 0)
     child_run(table->policy, &packet->exec, &child);

@@ -106,6 +106,7 @@ static int run(const struct venus_exec *request, const char *path, const char *s
   case VENUS_KIND_CHMOD:
     return result(chmod(path, number0 & 07777));
   case VENUS_KIND_PROGRAM:
+  case VENUS_KIND_RESTORE:
     break;
   }
   return ENOSYS;

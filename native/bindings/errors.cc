@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include "os/error.h"
+#include "restore/refused.h"
 
 namespace venus::bindings {
 
@@ -10,6 +11,7 @@ namespace py = pybind11;
 
 namespace {
 
+PyObject* native_refused = nullptr;
 PyObject* native_error = nullptr;  // owned by the module, which is never unloaded
 
 void raise(const os::Error& error) {
@@ -21,6 +23,14 @@ void raise(const os::Error& error) {
   PyErr_SetObject(native_error, instance.ptr());
 }
 
+void raise(const Refused& refused) {
+  py::object instance = py::reinterpret_borrow<py::object>(native_refused)(refused.what());
+  instance.attr("process") = refused.process();
+  instance.attr("object") = refused.object();
+  instance.attr("reason") = refused.reason();
+  PyErr_SetObject(native_refused, instance.ptr());
+}
+
 }  // namespace
 
 void register_errors(py::module_& module) {
@@ -30,11 +40,18 @@ void register_errors(py::module_& module) {
       nullptr);
   if (native_error == nullptr) throw py::error_already_set();
   module.add_object("NativeError", py::reinterpret_borrow<py::object>(native_error));
+  native_refused = PyErr_NewExceptionWithDoc(
+      "sandboxd._native.Refused",
+      "State that a snapshot cannot hold: `object` of `process`, for `reason`.", nullptr, nullptr);
+  if (native_refused == nullptr) throw py::error_already_set();
+  module.add_object("Refused", py::reinterpret_borrow<py::object>(native_refused));
   py::register_exception_translator([](std::exception_ptr pointer) {
     try {
       if (pointer) std::rethrow_exception(pointer);
     } catch (const os::Error& error) {
       raise(error);
+    } catch (const Refused& refused) {
+      raise(refused);
     }
   });
 }

@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/errors.h"
+#include "bindings/snapshot.h"
 #include "sandbox/spawn.h"
 
 namespace py = pybind11;
@@ -34,6 +35,7 @@ SpawnedSandbox spawn(const SpawnRequest& request) {
 PYBIND11_MODULE(_native, module) {
   module.doc() = "System calls of the sandbox daemon. Types and documentation: _native.pyi.";
   venus::bindings::register_errors(module);
+  venus::bindings::register_snapshot(module);
   py::class_<SpawnedSandbox>(module, "SpawnedSandbox")
       .def_readonly("pid", &SpawnedSandbox::pid)
       .def_readonly("pidfd", &SpawnedSandbox::pidfd)

@@ -36,6 +36,7 @@ class ExecKind(enum.IntEnum):
     REMOVE = 6
     RENAME = 7
     CHMOD = 8
+    RESTORE = 9
 
 
 class FileFlag(enum.IntFlag):

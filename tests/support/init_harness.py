@@ -228,6 +228,8 @@ class RawSandbox:
     ops: list[protocol.SetupOp] | None = None
     policy: protocol.ExecPolicy = field(default_factory=default_policy)
     use_cgroup: bool = True
+    layers: tuple[Path, ...] = ()
+    """Directories above `rootfs`, topmost first."""
     _next_exec: int = 0
 
     def __enter__(self) -> RawSandbox:
@@ -276,7 +278,9 @@ class RawSandbox:
             plan_fd=plan_fd,
             listen_fd=listener.fileno(),
             root_mountpoint=str(self.root_mountpoint),
-            lower_fds=[opened(self.rootfs, os.O_PATH | os.O_DIRECTORY)],
+            lower_fds=[
+                opened(path, os.O_PATH | os.O_DIRECTORY) for path in (*self.layers, self.rootfs)
+            ],
             upper_parent_fd=opened(upper_parent, os.O_PATH | os.O_DIRECTORY),
             id_base=ID_BASE,
             cgroup_procs_fds=procs,

@@ -1,0 +1,139 @@
+/* The format of a restore plan, shared by its writer (native/restore) and its two readers:
+ * the position-independent runner in this folder and sandbox-init, which starts it.
+ *
+ * A plan is one sealed memfd:  [runner code | one tail per process | operations and their data].
+ * It is mapped read-only + executable at `base` in every process it rebuilds; all pointers in it
+ * are absolute.  Below it lies what the runner itself needs while it works:
+ *
+ *   window_start
+ *     park ........ where the vDSO waits while the old address space is dropped
+ *     shared ...... MAP_SHARED pages of one fork: barriers and the record of the first failure
+ *     scratch ..... private anonymous memory: one stack per thread
+ *     base ........ the plan
+ *   window_end
+ *
+ * When a process leaves the runner only its own tail stays mapped: a process cannot unmap the
+ * page it executes.
+ */
+#ifndef VENUS_RESTORE_FORMAT_H
+#define VENUS_RESTORE_FORMAT_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    VR_MAGIC = 0x52534e56, /* "VNSR" */
+    VR_VERSION = 1,
+    VR_PAGE = 4096,
+    /* Scratch: one page for saved values, then the stack of the leader; one page per thread. */
+    VR_LEADER_PAGES = 3,
+    VR_MAX_BARRIERS = 64,
+    VR_MAX_PROCESSES = 1024,
+    VR_MAX_VDSO_PARTS = 4,
+};
+
+/* How the result of an operation is judged. */
+enum vr_check {
+    VR_EXACT = 0,    /* result == expected */
+    VR_AT_LEAST = 1, /* result >= expected */
+    VR_ANY = 2,      /* not judged; the plan says why where it uses this */
+};
+
+enum vr_kind {
+    VR_SYSCALL = 0,
+    /* clone3(arg0 = struct clone_args, arg1 = size); the child continues at operation arg2.
+     * arg3 = top of the child's stack for a thread, 0 for a process. */
+    VR_CLONE,
+    /* Wait at barrier arg0 until arg1 threads of the whole tree have come. */
+    VR_BARRIER,
+    /* Move the vDSO group of the stub to `park`. */
+    VR_PARK_VDSO,
+    /* Open /dev/ptmx until the pty has index arg0; its descriptor becomes arg1. */
+    VR_OPEN_PTY,
+    /* End of a process that only helps to rebuild: exit_group(arg0). */
+    VR_EXIT,
+    /* Leave into the program. arg0 = tail code, arg1 = frame,
+     * arg2 = counter of threads that are still on scratch stacks;
+     * for the leader: arg3, arg4 = end of the first range and start of the second to unmap,
+     * arg5 = how many other threads the process has. */
+    VR_LEAVE,
+    VR_LEAVE_THREAD,
+    /* *(uint64_t *)arg0 = arg1 */
+    VR_STORE,
+};
+
+struct vr_op {
+    uint16_t kind;
+    uint16_t check;
+    uint32_t number; /* system call number for VR_SYSCALL */
+    uint64_t arg[6];
+    int64_t expected;
+    uint32_t process; /* index in the plan, for the failure record */
+    uint32_t object;  /* offset from base of a C string: what this operation works on */
+};
+
+/* First bytes of the file; written by the encoder over the runner's own header. */
+struct vr_header {
+    uint32_t magic;
+    uint32_t version;
+    /* Offsets in the code, filled by the linker. */
+    uint32_t entry;
+    uint32_t tail_code;
+    uint32_t tail_code_bytes;
+    uint32_t tail_leader; /* relative to tail_code */
+    uint32_t tail_thread;
+    uint32_t code_bytes;
+    /* Filled by the encoder. */
+    uint64_t window_start;
+    uint64_t base;
+    uint64_t plan_bytes;
+    uint64_t scratch;
+    uint64_t scratch_bytes;
+    uint64_t shared;
+    uint64_t shared_bytes;
+    uint64_t park;
+    uint64_t window_end;
+    uint64_t first_op; /* address: the coordinator's list */
+    uint32_t shared_fd;
+    uint32_t vdso_parts;
+    /* Start relative to the vDSO's ELF header, length: vvar pages lie below it. */
+    struct {
+        int64_t start;
+        uint64_t bytes;
+    } vdso[VR_MAX_VDSO_PARTS];
+};
+
+/* What starts a restore, sent to the coordinator over a SOCK_SEQPACKET socket: this record, then
+ * packets of a uint32_t (how many descriptors came before) with up to VR_START_BATCH descriptors:
+ * extents, externals, shared page, plan.  They get the numbers from first_fd on. */
+enum { VR_START_BATCH = 16, VR_MIN_FIRST_FD = 64 };
+
+struct vr_start {
+    uint32_t magic;
+    uint32_t version;
+    uint64_t base;
+    uint64_t plan_bytes;
+    uint64_t entry;
+    uint32_t first_fd;
+    uint32_t fd_count;
+};
+
+/* The shared page of one fork. */
+struct vr_shared {
+    uint32_t failed; /* 0 = no; set once, by whoever fails first */
+    uint32_t process;
+    uint64_t op; /* offset from base */
+    int64_t result;
+    uint32_t done; /* the tree was released */
+    uint32_t pad;
+    uint32_t barrier[VR_MAX_BARRIERS];
+    uint32_t leaving[VR_MAX_PROCESSES]; /* per process: threads that its leader waits for */
+};
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,98 @@
+#include "capture/capture.h"
+
+#include <linux/kcmp.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "capture/descriptors.h"
+#include "capture/memory.h"
+#include "capture/memory_filesystems.h"
+#include "capture/process.h"
+#include "capture/stopped_tree.h"
+#include "capture/threads.h"
+#include "restore/refused.h"
+
+namespace venus {
+namespace {
+
+bool shares(pid_t a, pid_t b, int what)
+{
+    return syscall(SYS_kcmp, a, b, what, 0, 0) == 0;
+}
+
+// A fork gives each process tables of its own: tables that two share would be silently different.
+void refuse_shared_tables(const StoppedTree &tree)
+{
+    static constexpr struct {
+        int kind;
+        const char *name;
+    } tables[] = {{KCMP_VM, "address space"},
+                  {KCMP_FILES, "descriptor table"},
+                  {KCMP_FS, "working directory"}};
+    for (size_t i = 0; i < tree.processes.size(); i++) {
+        const StoppedProcess &process = tree.processes[i];
+        if (process.zombie)
+            continue;
+        for (const StoppedThread &thread : process.threads)
+            for (int kind : {KCMP_FILES, KCMP_FS})
+                if (!shares(process.host_pid, thread.tracee.tid(), kind))
+                    throw Refused(process.label, "thread " + std::to_string(thread.tid),
+                                  "its descriptors or directory are not those of its process");
+        for (size_t j = 0; j < i; j++) {
+            const StoppedProcess &other = tree.processes[j];
+            // Tables are shared by clone(): between a process and its parent, or siblings.
+            if (other.zombie || (other.pid != process.parent && other.parent != process.parent))
+                continue;
+            for (const auto &table : tables)
+                if (shares(process.host_pid, other.host_pid, table.kind))
+                    throw Refused(process.label, table.name,
+                                  std::string("it is shared with ") + other.label);
+        }
+    }
+}
+
+}  // namespace
+
+CaptureState capture_tree(pid_t init_host_pid, std::vector<FileIdentity> external, Lineage lineage,
+                          const std::function<void()> &while_stopped)
+{
+    StoppedTree tree(init_host_pid);
+    CaptureState state;
+    state.init = init_host_pid;
+    state.external = std::move(external);
+    state.inherited = std::move(lineage.extents);
+    state.inherited_plans = std::move(lineage.plans);
+    refuse_shared_tables(tree);
+    for (StoppedProcess &process : tree.processes) {
+        ProcessImage image{};
+        image.pid = process.pid;
+        image.parent = process.parent;
+        image.group = process.group;
+        image.session = process.session;
+        image.name = process.stat.at(2);
+        if (process.zombie) {
+            image.state = RunState::kZombie;
+            image.exit_status = std::stoi(process.stat.at(52));
+        } else {
+            prepare_injection(process);
+            capture_process(process, tree, image);
+            for (StoppedThread &thread : process.threads) {
+                image.threads.push_back(capture_thread(process, thread));
+                map_credentials(process, image.threads.back().credentials);
+            }
+            capture_descriptors(process, state, image);
+        }
+        state.image.processes.push_back(std::move(image));
+    }
+    finish_descriptors(tree, state);
+    // After the descriptors, so that a memfd which is open and mapped is one object.
+    for (size_t i = 0; i < tree.processes.size(); i++)
+        if (!tree.processes[i].zombie)
+            capture_memory(tree.processes[i], state, state.image.processes[i]);
+    capture_memory_filesystems(state);
+    if (while_stopped)
+        while_stopped();
+    return state;
+}
+
+}  // namespace venus

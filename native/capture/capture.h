@@ -1,0 +1,20 @@
+// A live sandbox becomes data: the tree is stopped, read, and let go on.
+#pragma once
+
+#include "capture/object_table.h"
+
+namespace venus {
+
+// What the sandbox was forked from, if it was.
+struct Lineage {
+    std::vector<SealedExtent> extents;
+    std::vector<FileIdentity> plans;
+};
+
+// pre: called as root of the host, on a thread that may ptrace and that ends afterwards.
+// `external`: pipes and terminals that lead to the daemon; fork provides new ones for their slots.
+// Throws Refused for state that cannot be rebuilt.
+CaptureState capture_tree(pid_t init_host_pid, std::vector<FileIdentity> external, Lineage lineage,
+                          const std::function<void()> &while_stopped = {});
+
+}  // namespace venus

@@ -1,0 +1,203 @@
+#include "capture/descriptors.h"
+
+#include <fcntl.h>
+#include <linux/kcmp.h>
+#include <linux/magic.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "capture/paths.h"
+#include "os/checked.h"
+#include "restore/refused.h"
+#include "os/proc.h"
+
+namespace venus {
+namespace {
+
+constexpr unsigned kMemoryMajor = 1, kTtyMajor = 5, kTerminalSlaveMajor = 136,
+                   kTerminalSlaveMajorEnd = 144;
+constexpr int kAsync = 020000;  // FASYNC
+
+bool same_open_file(pid_t other_pid, int other_number, int ours)
+{
+    return syscall(SYS_kcmp, getpid(), other_pid, KCMP_FILE, ours, other_number) == 0;
+}
+
+// Locks are listed in fdinfo: "lock: 1: FLOCK  ADVISORY  WRITE 123 fe:00:456 0 EOF".
+int flock_of(const SeenFile &seen)
+{
+    int held = -1;
+    std::istringstream lines(seen.details);
+    for (std::string line; std::getline(lines, line);) {
+        if (!line.starts_with("lock:"))
+            continue;
+        std::vector<std::string> words = proc::words(line);
+        if (words.at(2) == "FLOCK")
+            held = words.at(4) == "WRITE" ? LOCK_EX : LOCK_SH;
+        else if (words.at(2) != "POSIX")
+            seen.refuse("its " + words.at(2) + " lock is not supported");
+    }
+    return held;
+}
+
+OpenFile capture_named(const SeenFile &seen)
+{
+    if (!is_reachable(seen.process, seen.target, seen.status))
+        seen.refuse("it is deleted or replaced: its name no longer leads to it");
+    RegularFile file{seen.target, seen.flags, seen.offset, -1, S_ISDIR(seen.status.st_mode)};
+    file.flock = flock_of(seen);
+    return file;
+}
+
+OpenFile capture_shared_memory(const SeenFile &seen, CaptureState &state)
+{
+    SharedMemoryFile file{};
+    size_t deleted = seen.target.rfind(" (deleted)");
+    file.name = seen.target.substr(7, deleted - 7);
+    file.flags = seen.flags;
+    file.size = static_cast<uint64_t>(seen.status.st_size);
+    file.offset = seen.offset;
+    auto key = std::pair(seen.status.st_dev, seen.status.st_ino);
+    auto known = state.memories.find(key);
+    if (known != state.memories.end()) {
+        file.memory = known->second;
+        return file;
+    }
+    int seals = fcntl(seen.file, F_GET_SEALS);
+    if (seals < 0)
+        seen.refuse("memory in huge pages is not supported");
+    file.seals = static_cast<uint32_t>(seals);
+    file.may_be_sealed = (file.seals & F_SEAL_SEAL) == 0;
+    file.memory = static_cast<uint32_t>(state.memories.size());
+    state.memories[key] = file.memory;
+    std::string again = "/proc/self/fd/" + std::to_string(seen.file);
+    os::UniqueFd readable(checked(open(again.c_str(), O_RDONLY | O_CLOEXEC), "open", seen.target));
+    file.content = copy_shared_memory(state, readable.get(), file.size);
+    return file;
+}
+
+OpenFile capture_character_device(const SeenFile &seen, CaptureState &state)
+{
+    unsigned kind = major(seen.status.st_rdev);
+    unsigned minor_number = minor(seen.status.st_rdev);
+    if (kind == kMemoryMajor) {
+        static constexpr unsigned harmless[] = {3, 5, 7, 8, 9};  // null zero full random urandom
+        if (std::find(std::begin(harmless), std::end(harmless), minor_number) ==
+            std::end(harmless))
+            seen.refuse("this device is not supported");
+        return DeviceFile{seen.target, seen.flags};
+    }
+    bool master = kind == kTtyMajor && minor_number == 2;
+    bool slave = kind >= kTerminalSlaveMajor && kind < kTerminalSlaveMajorEnd;
+    if (master || slave)
+        return capture_terminal_file(seen, state);
+    seen.refuse("this device is not supported");
+}
+
+OpenFile capture_open_file(const SeenFile &seen, CaptureState &state)
+{
+    for (uint32_t slot = 0; slot < state.external.size(); slot++)
+        if (state.external[slot] == FileIdentity{seen.status.st_dev, seen.status.st_ino}) {
+            state.image.external_slots = std::max(state.image.external_slots, slot + 1);
+            return ExternalFile{slot, seen.flags};
+        }
+    if (seen.flags & kAsync)
+        seen.refuse("signal-driven I/O (O_ASYNC) is not supported");
+    if (seen.flags & O_PATH)
+        return capture_named(seen);
+    if (seen.target.starts_with("/memfd:"))
+        return capture_shared_memory(seen, state);
+    switch (seen.status.st_mode & S_IFMT) {
+    case S_IFREG:
+    case S_IFDIR:
+        if (seen.target.starts_with("/proc/"))
+            seen.refuse("an open file of /proc is not supported");
+        return capture_named(seen);
+    case S_IFCHR:
+        return capture_character_device(seen, state);
+    case S_IFIFO:
+        return capture_pipe(seen, state);
+    case S_IFSOCK:
+        return capture_socket(seen, state);
+    default:
+        return capture_anonymous_inode(seen, state);
+    }
+}
+
+}  // namespace
+
+std::string SeenFile::describe() const
+{
+    return "descriptor " + std::to_string(number) + " (" + target + ")";
+}
+
+void SeenFile::refuse(const std::string &reason) const
+{
+    throw Refused(process.label, describe(), reason);
+}
+
+void capture_descriptors(StoppedProcess &process, CaptureState &state, ProcessImage &image)
+{
+    for (int number : proc::list_numbers(process.proc_path("fd"))) {
+        os::UniqueFd file(static_cast<int>(syscall(SYS_pidfd_getfd, process.pidfd.get(), number, 0)));
+        checked(file.get(), "duplicate a descriptor of",
+                process.label);
+        struct stat status;
+        checked(fstat(file.get(), &status), "stat a descriptor of", process.label);
+        std::string details = proc::read_text(process.proc_path("fdinfo/" + std::to_string(number)));
+        std::map<std::string, std::string> fields = proc::fields(details);
+        int flags = static_cast<int>(std::stol(fields["flags"], nullptr, 8));
+        SeenFile seen{process,
+                      number,
+                      file.get(),
+                      status,
+                      proc::read_link(process.proc_path("fd/" + std::to_string(number))),
+                      details,
+                      flags & ~O_CLOEXEC,
+                      std::stoull(fields["pos"])};
+        bool close_on_exec = (flags & O_CLOEXEC) != 0;
+        uint32_t object = UINT32_MAX;
+        for (uint32_t i = 0; i < state.object_files.size(); i++) {
+            if (!state.object_files[i])
+                continue;
+            struct stat known;
+            fstat(state.object_files[i].get(), &known);
+            if (known.st_ino == status.st_ino && known.st_dev == status.st_dev &&
+                same_open_file(process.host_pid, number, state.object_files[i].get()))
+                object = i;
+        }
+        if (object == UINT32_MAX) {
+            OpenFile captured = capture_open_file(seen, state);
+            object = state.add_object(std::move(captured), std::move(file));
+            if (S_ISSOCK(status.st_mode))
+                state.socket_inodes[object] = status.st_ino;
+        }
+        image.descriptors.push_back({number, object, close_on_exec});
+        std::istringstream lines(details);
+        for (std::string line; std::getline(lines, line);) {
+            if (!line.starts_with("lock:"))
+                continue;
+            std::vector<std::string> words = proc::words(line);
+            if (words.at(2) != "POSIX")
+                continue;
+            uint64_t start = std::stoull(words.at(7));
+            uint64_t length = words.at(8) == "EOF" ? 0 : std::stoull(words.at(8)) - start + 1;
+            bool known = std::any_of(image.locks.begin(), image.locks.end(), [&](PosixLock &lock) {
+                return lock.object == object && lock.start == start && lock.length == length;
+            });
+            if (!known)
+                image.locks.push_back(
+                    {object, number, words.at(4) == "WRITE" ? F_WRLCK : F_RDLCK, start, length});
+        }
+    }
+}
+
+}  // namespace venus

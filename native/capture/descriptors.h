@@ -1,0 +1,38 @@
+// Capture of descriptors: which open file each number of each process leads to.
+#pragma once
+
+#include <sys/stat.h>
+
+#include "capture/object_table.h"
+#include "capture/stopped_tree.h"
+
+namespace venus {
+
+// One descriptor as the capture of its open file sees it.
+struct SeenFile {
+    StoppedProcess &process;
+    int number;
+    int file;  // our duplicate
+    struct stat status;
+    std::string target;   // what /proc/<pid>/fd/<n> leads to
+    std::string details;  // fdinfo
+    int flags;            // without O_CLOEXEC, which belongs to the descriptor
+    uint64_t offset;
+
+    std::string describe() const;
+    [[noreturn]] void refuse(const std::string &reason) const;
+};
+
+void capture_descriptors(StoppedProcess &process, CaptureState &state, ProcessImage &image);
+// What can only be said when all descriptors of the tree are known: peers, queues, epoll targets.
+void finish_descriptors(const StoppedTree &tree, CaptureState &state);
+
+void finish_sockets(CaptureState &state);
+
+// The kinds, each in a file of its own.
+OpenFile capture_pipe(const SeenFile &seen, CaptureState &state);
+OpenFile capture_terminal_file(const SeenFile &seen, CaptureState &state);
+OpenFile capture_socket(const SeenFile &seen, CaptureState &state);
+OpenFile capture_anonymous_inode(const SeenFile &seen, CaptureState &state);
+
+}  // namespace venus

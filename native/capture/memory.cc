@@ -1,0 +1,312 @@
+#include "capture/memory.h"
+
+#include <fcntl.h>
+#include <linux/memfd.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#include <algorithm>
+
+#include "capture/areas.h"
+#include "capture/paths.h"
+#include "os/checked.h"
+#include "restore/refused.h"
+#include "os/page_scan.h"
+#include "os/proc.h"
+
+namespace venus {
+namespace {
+
+// A gap of this many zero pages is cheaper than another mapping in every fork.
+constexpr uint64_t kMaxGapBytes = 16 * kPageBytes;
+constexpr size_t kMaxRunsPerArea = 64;
+constexpr size_t kCopyBytes = 256 * 1024;
+
+std::string describe(const Area &area)
+{
+    char text[64];
+    snprintf(text, sizeof text, "mapping %lx-%lx ", area.run.start, area.run.end);
+    return text + (area.name.empty() ? "(anonymous)" : area.name);
+}
+
+// Every flag that can be set is either rebuilt, implied, or refused: none is dropped silently.
+void judge_flags(const StoppedProcess &process, const Area &area, Mapping &mapping)
+{
+    // Access, what the file allows, accounting, and what the kernel derives by itself.
+    static const std::set<std::string> implied = {"rd", "wr", "ex", "sh", "mr", "mw", "me",
+                                                  "ms", "ac", "sd", "gd", "lo", "nr", "lf", "gu"};
+    static const std::map<std::string, int> advice = {
+        {"sr", MADV_SEQUENTIAL}, {"rr", MADV_RANDOM},    {"dc", MADV_DONTFORK},
+        {"wf", MADV_WIPEONFORK}, {"dd", MADV_DONTDUMP},  {"hg", MADV_HUGEPAGE},
+        {"nh", MADV_NOHUGEPAGE}, {"mg", MADV_MERGEABLE},
+    };
+    for (const std::string &flag : area.flags) {
+        if (implied.contains(flag))
+            continue;
+        auto known = advice.find(flag);
+        if (known == advice.end())
+            throw Refused(process.label, describe(area), "its flag '" + flag + "' is not supported");
+        mapping.advice.push_back(known->second);
+    }
+    if (area.protection_key != 0)
+        throw Refused(process.label, describe(area), "it has a protection key");
+    mapping.grows_down = area.flags.contains("gd");
+    mapping.no_reserve = area.flags.contains("nr");
+    mapping.locked = area.flags.contains("lo");
+    if (area.flags.contains("lf"))
+        throw Refused(process.label, describe(area), "it is locked on fault");
+}
+
+struct PendingCopy {
+    size_t mapping;
+    PageRun run;
+    bool drop_zeroes;
+};
+
+// Copies the runs into one extent. Zero pages of anonymous memory are left out again.
+void copy_pages(const StoppedProcess &process, CaptureState &state, ProcessImage &image,
+                const std::vector<PendingCopy> &copies)
+{
+    std::vector<PageRun> runs;
+    for (const PendingCopy &copy : copies)
+        runs.push_back(copy.run);
+    ExtentLayout layout = lay_out(runs);
+    ExtentWriter writer(layout.size);
+    std::vector<uint8_t> buffer(kCopyBytes);
+    std::vector<std::pair<size_t, ExtentPiece>> pieces;
+    for (size_t i = 0; i < copies.size(); i++) {
+        const PageRun &whole = copies[i].run;
+        std::vector<PageRun> filled;
+        for (uint64_t at = whole.start; at < whole.end;) {
+            uint64_t bytes = std::min<uint64_t>(kCopyBytes, whole.end - at);
+            process.read_memory(at, buffer.data(), bytes);
+            for (uint64_t page = 0; page < bytes; page += kPageBytes) {
+                if (copies[i].drop_zeroes && is_zero_page(buffer.data() + page))
+                    continue;
+                memcpy(writer.at(layout.offsets[i] + (at - whole.start) + page),
+                       buffer.data() + page, kPageBytes);
+                if (!filled.empty() && filled.back().end == at + page)
+                    filled.back().end += kPageBytes;
+                else
+                    filled.push_back({at + page, at + page + kPageBytes});
+            }
+            at += bytes;
+        }
+        filled = coalesce(std::move(filled), kMaxGapBytes, kMaxRunsPerArea);
+        for (const PageRun &run : filled) {
+            uint64_t offset = layout.offsets[i] + (run.start - whole.start);
+            // Pages of the gaps must exist: reading a hole would allocate in the sealed pool.
+            for (uint64_t page = 0; page < run.size(); page += kPageBytes)
+                *reinterpret_cast<volatile uint8_t *>(writer.at(offset + page)) =
+                    *writer.at(offset + page);
+            writer.collapse(offset, run.size());
+            pieces.push_back({copies[i].mapping, {run, 0, offset}});
+        }
+    }
+    if (pieces.empty())
+        return;
+    uint32_t extent = state.add_extent(writer.seal());
+    for (auto &[mapping, piece] : pieces) {
+        piece.extent = extent;
+        image.mappings[mapping].pieces.push_back(piece);
+    }
+}
+
+std::string map_files_path(const StoppedProcess &process, const Area &area)
+{
+    char name[64];
+    snprintf(name, sizeof name, "map_files/%lx-%lx", area.run.start, area.run.end);
+    return process.proc_path(name);
+}
+
+uint32_t shared_memory_object(const StoppedProcess &process, CaptureState &state, const Area &area,
+                              const std::string &target)
+{
+    std::string link = map_files_path(process, area);
+    struct stat status;
+    checked(stat(link.c_str(), &status), "stat", link);
+    auto key = std::pair(status.st_dev, status.st_ino);
+    for (uint32_t i = 0; i < state.image.objects.size(); i++)
+        if (auto *memory = std::get_if<SharedMemoryFile>(&state.image.objects[i]))
+            if (auto known = state.memories.find(key);
+                known != state.memories.end() && known->second == memory->memory)
+                return i;
+    os::UniqueFd fd(checked(open(link.c_str(), O_RDWR | O_CLOEXEC), "open", link));
+    SharedMemoryFile file{};
+    bool is_memfd = target.starts_with("/memfd:");
+    size_t deleted = target.rfind(" (deleted)");
+    file.name = is_memfd ? target.substr(7, deleted - 7) : "shared-anonymous";
+    file.flags = O_RDWR;
+    file.size = static_cast<uint64_t>(status.st_size);
+    int seals = fcntl(fd.get(), F_GET_SEALS);
+    file.seals = is_memfd && seals > 0 ? static_cast<uint32_t>(seals) : 0;
+    file.may_be_sealed = is_memfd && (file.seals & F_SEAL_SEAL) == 0;
+    file.memory = static_cast<uint32_t>(state.memories.size());
+    state.memories[key] = file.memory;
+    file.content = copy_shared_memory(state, fd.get(), file.size);
+    return state.add_object(std::move(file), os::UniqueFd());
+}
+
+// A page of the pool that the process has not written: referenced, not copied.
+bool reference_extent(CaptureState &state, const Area &area, FileIdentity identity,
+                      const std::vector<PageRun> &own, Mapping &mapping)
+{
+    for (SealedExtent &extent : state.inherited)
+        if (extent.fd && extent.identity == identity)
+            state.add_extent(std::move(extent));
+    for (uint32_t i = 0; i < state.extents.size(); i++) {
+        if (!(state.extents[i].identity == identity))
+            continue;
+        for (const PageRun &run : complement(area.run, own))
+            mapping.pieces.push_back({run, i, area.offset + (run.start - area.run.start)});
+        return true;
+    }
+    return false;
+}
+
+// The tail of the plan that made this fork: needed only while a thread is still in it.
+bool is_left_behind(const StoppedProcess &process, const CaptureState &state, const Area &area,
+                    FileIdentity identity)
+{
+    bool is_plan = std::find(state.inherited_plans.begin(), state.inherited_plans.end(),
+                             identity) != state.inherited_plans.end();
+    return is_plan && std::none_of(process.threads.begin(), process.threads.end(),
+                                   [&](const StoppedThread &thread) {
+                                       return thread.tracee.registers().rip - area.run.start <
+                                              area.run.size();
+                                   });
+}
+
+void capture_layout(StoppedProcess &process, MemoryLayout &layout)
+{
+    auto field = [&](size_t number) { return std::stoull(process.stat.at(number)); };
+    layout.start_code = field(26);
+    layout.end_code = field(27);
+    layout.start_stack = field(28);
+    layout.start_data = field(45);
+    layout.end_data = field(46);
+    layout.start_brk = field(47);
+    layout.arg_start = field(48);
+    layout.arg_end = field(49);
+    layout.env_start = field(50);
+    layout.env_end = field(51);
+    int64_t brk = process.call(SYS_brk, 0);
+    if (brk <= 0)
+        throw os::Error("get the heap of", process.label, EINVAL);
+    layout.brk = static_cast<uint64_t>(brk);
+    layout.auxv = proc::read_bytes(process.proc_path("auxv"));
+    std::string exe = process.proc_path("exe");
+    layout.exe_path = path_in_sandbox(process, exe, proc::read_link(exe));
+}
+
+}  // namespace
+
+void prepare_injection(StoppedProcess &process)
+{
+    for (const Area &area : parse_areas(proc::read_text(process.proc_path("smaps")))) {
+        if (area.name != "[vdso]")
+            continue;
+        std::vector<uint8_t> code(area.run.size());
+        process.read_memory(area.run.start, code.data(), code.size());
+        static constexpr uint8_t instruction[] = {0x0f, 0x05};
+        auto found = std::search(code.begin(), code.end(), std::begin(instruction),
+                                 std::end(instruction));
+        if (found == code.end())
+            break;
+        process.gadget = area.run.start + static_cast<uint64_t>(found - code.begin());
+        // Shared, so that the kernel does not merge it with a neighbour of the program's own.
+        int64_t page = process.call(SYS_mmap, 0, kPageBytes, PROT_READ | PROT_WRITE,
+                                    MAP_SHARED | MAP_ANONYMOUS, static_cast<uint64_t>(-1), 0);
+        if (page < 0)
+            throw os::Error("map a page in", process.label, static_cast<int>(-page));
+        process.scratch = static_cast<uint64_t>(page);
+        return;
+    }
+    throw Refused(process.label, "its vDSO", "it has none that system calls can be made from");
+}
+
+void capture_memory(StoppedProcess &process, CaptureState &state, ProcessImage &image)
+{
+    PageScan scan(process.proc_path("pagemap"));
+    std::vector<PendingCopy> copies;
+    for (const Area &area : parse_areas(proc::read_text(process.proc_path("smaps")))) {
+        if (area.run.start == process.scratch || area.name == "[vsyscall]")
+            continue;
+        if (area.name == "[vdso]" || area.name.starts_with("[vvar")) {
+            image.vdso.push_back({area.run});
+            continue;
+        }
+        Mapping mapping;
+        mapping.area = area.run;
+        mapping.protection = area.protection;
+        mapping.shared = area.shared;
+        mapping.offset = area.offset;
+        judge_flags(process, area, mapping);
+        bool wiped = area.flags.contains("wf");
+        mapping.guards = scan.guards(area.run);
+        size_t index = image.mappings.size();
+        if (area.inode == 0 && area.shared)
+            throw Refused(process.label, describe(area), "its kind is not known");
+        if (area.inode == 0) {
+            // What is wiped on fork is zero in a fork: nothing to copy.
+            if (!wiped)
+                for (const PageRun &run : subtract(
+                         coalesce(scan.private_pages(area.run), kMaxGapBytes, kMaxRunsPerArea),
+                         mapping.guards))
+                    copies.push_back({index, run, true});
+            image.mappings.push_back(std::move(mapping));
+            continue;
+        }
+        std::string link = map_files_path(process, area);
+        std::string target = proc::read_link(link);
+        struct stat status;
+        checked(stat(link.c_str(), &status), "stat", link);
+        if (is_left_behind(process, state, area, {status.st_dev, status.st_ino}))
+            continue;
+        bool memory_file = target.starts_with("/memfd:") || target.starts_with("/dev/zero (deleted)");
+        if (area.shared && memory_file) {
+            mapping.backing = Backing::kSharedMemory;
+            mapping.object = shared_memory_object(process, state, area, target);
+            image.mappings.push_back(std::move(mapping));
+            continue;
+        }
+        std::vector<PageRun> own = scan.private_pages(area.run);
+        bool reachable = S_ISREG(status.st_mode) && !memory_file &&
+                         is_reachable(process, target, status);
+        if (area.shared && !reachable)
+            throw Refused(process.label, describe(area),
+                          "its file is deleted or cannot be opened by its name");
+        if (!area.shared && reference_extent(state, area, {status.st_dev, status.st_ino}, own,
+                                             mapping)) {
+            mapping.offset = 0;
+        } else if (reachable) {
+            mapping.backing = Backing::kFile;
+            mapping.path = target;
+            mapping.file_writable = area.shared && area.flags.contains("mw");
+            own = coalesce(std::move(own), kMaxGapBytes, kMaxRunsPerArea);
+        } else {
+            // What can no longer be opened lives on as memory: all of it up to the file's end.
+            mapping.offset = 0;
+            uint64_t file_end = (static_cast<uint64_t>(status.st_size) + kPageBytes - 1) &
+                                ~(kPageBytes - 1);
+            uint64_t mapped = file_end > area.offset ? file_end - area.offset : 0;
+            own = {};
+            if (mapped > 0)
+                own.push_back({area.run.start, std::min(area.run.end, area.run.start + mapped)});
+        }
+        for (const PageRun &run : subtract(own, mapping.guards))
+            copies.push_back({index, run, mapping.backing == Backing::kAnonymous &&
+                                              mapping.pieces.empty()});
+        image.mappings.push_back(std::move(mapping));
+    }
+    copy_pages(process, state, image, copies);
+    for (Mapping &mapping : image.mappings)
+        std::sort(mapping.pieces.begin(), mapping.pieces.end(),
+                  [](const ExtentPiece &a, const ExtentPiece &b) { return a.run.start < b.run.start; });
+    capture_layout(process, image.layout);
+}
+
+}  // namespace venus

@@ -1,0 +1,13 @@
+// Capture of one address space.
+#pragma once
+
+#include "capture/object_table.h"
+#include "capture/stopped_tree.h"
+
+namespace venus {
+
+// Finds a syscall instruction in the vDSO; needed before anything can be injected.
+void prepare_injection(StoppedProcess &process);
+void capture_memory(StoppedProcess &process, CaptureState &state, ProcessImage &image);
+
+}  // namespace venus

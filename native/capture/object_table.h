@@ -1,0 +1,38 @@
+// Open file descriptions of the whole tree, each once, however many processes share it.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "memory/extent.h"
+#include "os/fd.h"
+#include "restore/image.h"
+
+namespace venus {
+
+// Everything that a capture gathers besides the processes.
+struct CaptureState {
+    TreeImage image;
+    std::vector<SealedExtent> extents;       // parallel to image.extents
+    std::vector<os::UniqueFd> object_files;      // parallel to image.objects: duplicates, may be empty
+    // Of the template that the sandbox was forked from: pages still there are referenced.
+    std::vector<SealedExtent> inherited;
+    std::vector<FileIdentity> inherited_plans;
+    std::vector<FileIdentity> external;      // files that belong to the daemon: pipes to it
+    std::map<std::pair<dev_t, ino_t>, uint32_t> memories;  // shared memory → SharedMemoryFile::memory
+    std::map<std::pair<dev_t, ino_t>, uint32_t> pipes;
+    std::map<uint32_t, uint64_t> socket_inodes;  // of objects that are sockets
+    pid_t init;
+
+    uint32_t add_object(OpenFile file, os::UniqueFd duplicate);
+    uint32_t add_extent(SealedExtent extent);
+};
+
+// Content of a memfd or shared anonymous memory, copied into an extent of its own; holes stay holes.
+std::vector<ExtentPiece> copy_shared_memory(CaptureState &state, int fd, uint64_t size);
+
+}  // namespace venus

@@ -1,0 +1,61 @@
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "capture/descriptors.h"
+#include "capture/paths.h"
+#include "os/checked.h"
+
+namespace venus {
+namespace {
+
+// tee() leaves the data where it is; the copy is read from a pipe of ours.
+Bytes peek_pipe(const SeenFile &seen, uint32_t capacity)
+{
+    std::string again = "/proc/self/fd/" + std::to_string(seen.file);
+    os::UniqueFd reader(checked(open(again.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC), "open the read end of",
+                            seen.describe()));
+    int waiting = 0;
+    checked(ioctl(reader.get(), FIONREAD, &waiting), "count the data of", seen.describe());
+    Bytes content(static_cast<size_t>(waiting));
+    if (content.empty())
+        return content;
+    int ends[2];
+    checked(pipe2(ends, O_CLOEXEC | O_NONBLOCK), "create", "a pipe");
+    os::UniqueFd out(ends[0]), in(ends[1]);
+    checked(fcntl(in.get(), F_SETPIPE_SZ, capacity), "size", "a pipe");
+    ssize_t copied = tee(reader.get(), in.get(), content.size(), SPLICE_F_NONBLOCK);
+    if (copied != waiting)
+        throw os::Error("copy the data of", seen.describe(), copied < 0 ? errno : EIO);
+    size_t filled = 0;
+    while (filled < content.size())
+        filled += static_cast<size_t>(checked(
+            read(out.get(), content.data() + filled, content.size() - filled), "read", "a pipe"));
+    return content;
+}
+
+}  // namespace
+
+OpenFile capture_pipe(const SeenFile &seen, CaptureState &state)
+{
+    auto key = std::pair(seen.status.st_dev, seen.status.st_ino);
+    bool named = !seen.target.starts_with("pipe:");
+    auto known = state.pipes.find(key);
+    if (known == state.pipes.end()) {
+        if (named && !is_reachable(seen.process, seen.target, seen.status))
+            seen.refuse("its name no longer leads to it");
+        PipeImage pipe;
+        pipe.capacity = static_cast<uint32_t>(
+            checked(fcntl(seen.file, F_GETPIPE_SZ), "get the capacity of", seen.describe()));
+        pipe.content = peek_pipe(seen, pipe.capacity);
+        if (named)
+            pipe.fifo_path = seen.target;
+        known = state.pipes.emplace(key, static_cast<uint32_t>(state.image.pipes.size())).first;
+        state.image.pipes.push_back(std::move(pipe));
+    }
+    if (seen.flags & O_DIRECT)
+        seen.refuse("a pipe in packet mode is not supported");
+    return PipeEnd{known->second, seen.flags, named ? seen.target : ""};
+}
+
+}  // namespace venus

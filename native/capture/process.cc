@@ -1,0 +1,209 @@
+#include "capture/process.h"
+
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+
+#include <map>
+#include <sstream>
+
+#include "capture/id_map.h"
+#include "capture/paths.h"
+#include "os/checked.h"
+#include "restore/refused.h"
+#include "os/proc.h"
+
+namespace venus {
+namespace {
+
+constexpr int kTerminalSlaveMajor = 136;
+constexpr uint64_t kMaskBytes = 8;
+
+struct KernelAction {  // struct sigaction as rt_sigaction(2) has it on x86-64
+    uint64_t handler, flags, restorer, mask;
+};
+
+int64_t require(const StoppedProcess &process, int64_t result, const char *operation)
+{
+    if (result < 0)
+        throw os::Error(operation, process.label, static_cast<int>(-result));
+    return result;
+}
+
+void capture_actions(StoppedProcess &process, std::map<std::string, std::string> &status,
+                     ProcessImage &image)
+{
+    uint64_t set = std::stoull(status["SigCgt"], nullptr, 16) |
+                   std::stoull(status["SigIgn"], nullptr, 16) | uint64_t{1} << (SIGCHLD - 1);
+    for (int number = 1; number <= 64; number++) {
+        if ((set & uint64_t{1} << (number - 1)) == 0 || number == SIGKILL || number == SIGSTOP)
+            continue;
+        require(process,
+                process.call(SYS_rt_sigaction, static_cast<uint64_t>(number), 0, process.scratch,
+                             kMaskBytes),
+                "get a signal action of");
+        KernelAction action;
+        process.read_memory(process.scratch, &action, sizeof action);
+        if (action.handler != 0 || action.flags != 0 || action.mask != 0)
+            image.actions.push_back(
+                {number, action.handler, action.flags, action.restorer, action.mask});
+    }
+}
+
+void capture_timers(StoppedProcess &process, StoppedTree &tree, ProcessImage &image)
+{
+    for (int which : {ITIMER_REAL, ITIMER_VIRTUAL, ITIMER_PROF}) {
+        IntervalTimer timer{which, {}};
+        require(process,
+                process.call(SYS_getitimer, static_cast<uint64_t>(which), process.scratch),
+                "get an interval timer of");
+        process.read_memory(process.scratch, timer.value, sizeof timer.value);
+        if (timer.value[2] != 0 || timer.value[3] != 0)
+            image.interval_timers.push_back(timer);
+    }
+    std::istringstream lines(proc::read_text(process.proc_path("timers")));
+    static const std::map<std::string, int> kinds = {
+        {"signal", SIGEV_SIGNAL}, {"none", SIGEV_NONE}, {"thread", SIGEV_THREAD}};
+    for (std::string line; std::getline(lines, line);) {
+        PosixTimer timer{};
+        char kind[16], target[8];
+        pid_t host_tid = 0;
+        if (sscanf(line.c_str(), "ID: %d", &timer.id) != 1)
+            throw Refused(process.label, "its timers", "unknown line '" + line + "'");
+        std::getline(lines, line);
+        unsigned long value = 0;
+        sscanf(line.c_str(), "signal: %d/%lx", &timer.signal, &value);
+        timer.value = value;
+        std::getline(lines, line);
+        if (sscanf(line.c_str(), "notify: %15[a-z]/%7[a-z].%d", kind, target, &host_tid) != 3)
+            throw Refused(process.label, "its timers", "unknown line '" + line + "'");
+        std::getline(lines, line);
+        sscanf(line.c_str(), "ClockID: %d", &timer.clock);
+        timer.notify = kinds.at(kind);
+        if (strcmp(target, "tid") == 0) {
+            timer.notify |= SIGEV_THREAD_ID;
+            for (const StoppedProcess &other : tree.processes)
+                for (const StoppedThread &thread : other.threads)
+                    if (thread.tracee.tid() == host_tid)
+                        timer.thread = thread.tid;
+        }
+        require(process,
+                process.call(SYS_timer_gettime, static_cast<uint64_t>(timer.id), process.scratch),
+                "get a timer of");
+        process.read_memory(process.scratch, timer.spec, sizeof timer.spec);
+        image.posix_timers.push_back(timer);
+    }
+}
+
+void capture_terminal(const StoppedProcess &process, StoppedTree &tree, ProcessImage &image)
+{
+    unsigned long device = std::stoul(process.stat.at(7));
+    if (device == 0)
+        return;
+    unsigned major = (device >> 8) & 0xfff, minor = (device & 0xff) | ((device >> 12) & 0xfff00);
+    if (major != kTerminalSlaveMajor)
+        throw Refused(process.label, "its controlling terminal", "it is not a pty");
+    if (process.pid != process.session)
+        return;
+    image.controlling_terminal = static_cast<int>(minor);
+    pid_t foreground = std::stoi(process.stat.at(8));
+    for (const StoppedProcess &other : tree.processes)
+        if (std::stoi(other.stat.at(5)) == foreground)
+            image.foreground_group = other.group;
+}
+
+void capture_seccomp(StoppedProcess &process, std::map<std::string, std::string> &status,
+                     ProcessImage &image)
+{
+    if (status["Seccomp"] == "0")
+        return;
+    if (status["Seccomp"] != "2")
+        throw Refused(process.label, "seccomp", "strict mode is not supported");
+    if (status["NoNewPrivs"] != "1")
+        throw Refused(process.label, "seccomp", "a filter without no_new_privs is not supported");
+    std::vector<Bytes> newest_first = process.leader().tracee.seccomp_filters();
+    for (StoppedThread &thread : process.threads)
+        if (thread.tid != process.pid && thread.tracee.seccomp_filters() != newest_first)
+            throw Refused(process.label, "seccomp", "its threads have different filters");
+    image.seccomp_filters.assign(newest_first.rbegin(), newest_first.rend());
+}
+
+// Asks on behalf of the parent, without taking the report away from it.
+bool stop_unseen(const StoppedProcess &process, StoppedTree &tree)
+{
+    for (StoppedProcess &parent : tree.processes) {
+        if (parent.pid != process.parent)
+            continue;
+        siginfo_t info{};
+        parent.write_memory(parent.scratch, &info, sizeof info);
+        require(parent,
+                parent.call(SYS_waitid, P_PID, static_cast<uint64_t>(process.pid), parent.scratch,
+                            WSTOPPED | WNOHANG | WNOWAIT, 0),
+                "ask for stopped children of");
+        parent.read_memory(parent.scratch, &info, sizeof info);
+        return info.si_pid != 0;
+    }
+    return false;
+}
+
+}  // namespace
+
+void map_credentials(const StoppedProcess &process, Credentials &credentials)
+{
+    IdMap users(proc::read_text(process.proc_path("uid_map")));
+    IdMap groups(proc::read_text(process.proc_path("gid_map")));
+    auto map = [&](const IdMap &ids, uint32_t &id) {
+        std::optional<uint32_t> inner = ids.inner(id);
+        if (!inner)
+            throw Refused(process.label, "id " + std::to_string(id),
+                          "it has no name in the sandbox's user namespace");
+        id = *inner;
+    };
+    for (uint32_t &id : credentials.uid)
+        map(users, id);
+    for (uint32_t &id : credentials.gid)
+        map(groups, id);
+    for (uint32_t &id : credentials.groups)
+        map(groups, id);
+}
+
+void capture_process(StoppedProcess &process, StoppedTree &tree, ProcessImage &image)
+{
+    std::map<std::string, std::string> status =
+        proc::fields(proc::read_text(process.proc_path("status")));
+    image.umask = static_cast<uint32_t>(std::stoul(status["Umask"], nullptr, 8));
+    image.state = process.leader().tracee.in_group_stop() ? RunState::kStopped : RunState::kRunning;
+    if (image.state == RunState::kStopped)
+        image.stop_unseen = stop_unseen(process, tree);
+    image.pending_signals = process.leader().tracee.pending(true);
+    capture_actions(process, status, image);
+    capture_timers(process, tree, image);
+    capture_terminal(process, tree, image);
+    capture_seccomp(process, status, image);
+
+    for (int which = 0; which < RLIM_NLIMITS; which++) {
+        rlimit64 &limit = image.limits[static_cast<size_t>(which)];
+        checked(syscall(SYS_prlimit64, process.host_pid, which, nullptr, &limit), "get limits of",
+                process.label);
+    }
+    std::string link = process.proc_path("cwd");
+    image.working_directory = path_in_sandbox(process, link, proc::read_link(link));
+    if (proc::read_link(process.proc_path("root")) != "/")
+        throw Refused(process.label, "its root directory", "chroot is not supported");
+    image.oom_score_adjustment = std::stoi(proc::read_text(process.proc_path("oom_score_adj")));
+
+    int subreaper = 0;
+    require(process, process.call(SYS_prctl, PR_GET_CHILD_SUBREAPER, process.scratch),
+            "get the subreaper state of");
+    process.read_memory(process.scratch, &subreaper, sizeof subreaper);
+    image.child_subreaper = subreaper != 0;
+    image.dumpable = require(process, process.call(SYS_prctl, PR_GET_DUMPABLE), "get dumpable of") == 1;
+    image.thp_disabled =
+        require(process, process.call(SYS_prctl, PR_GET_THP_DISABLE), "get thp state of") != 0;
+}
+
+}  // namespace venus

@@ -1,0 +1,44 @@
+// A template: sealed extents and a sealed plan, ready to be forked any number of times.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "capture/capture.h"
+#include "restore/restore_plan.h"
+
+namespace venus {
+
+class Template {
+public:
+    Template(CaptureState state, RestorePlan plan, std::map<std::string, double> times_ms);
+
+    pid_t coordinator() const { return plan_.coordinator; }
+    std::map<std::string, uint64_t> counts() const;
+    const std::map<std::string, double> &times_ms() const { return times_ms_; }
+
+    // One for each fork; the caller's to close.
+    int create_shared_page() const;
+    void send(int socket, int shared_page, const std::vector<int> &externals) const;
+    // For the capture of a sandbox that was forked from this.
+    Lineage lineage() const;
+    // Empty when no operation of the fork failed.
+    std::string failure(int shared_page) const;
+
+private:
+    TreeImage image_;
+    std::vector<SealedExtent> extents_;
+    RestorePlan plan_;
+    os::UniqueFd plan_file_;
+    std::map<std::string, double> times_ms_;
+};
+
+// `externals`: descriptors of the caller that lead to files which belong to it, see capture_tree.
+// `parent`: the template that the sandbox was forked from, or null. `leave_out`: for tests of tests.
+Template capture_template(pid_t init_host_pid, const std::vector<int> &externals,
+                          const std::function<void()> &while_stopped, const Template *parent,
+                          const std::string &leave_out);
+
+}  // namespace venus

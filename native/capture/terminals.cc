@@ -1,0 +1,77 @@
+#include <asm/termbits.h>
+#include <sys/ioctl.h>
+#include <sys/sysmacros.h>
+
+#include <algorithm>
+
+#include "capture/descriptors.h"
+#include "capture/id_map.h"
+#include "os/checked.h"
+#include "os/proc.h"
+
+namespace venus {
+namespace {
+
+constexpr unsigned kTtyMajor = 5, kTerminalSlaveMajor = 136;
+constexpr unsigned long kGetSettings = 0x802c542a;  // TCGETS2
+
+template <typename T>
+Bytes query(const SeenFile &seen, unsigned long request)
+{
+    Bytes bytes(sizeof(T));
+    checked(ioctl(seen.file, request, bytes.data()), "get settings of", seen.describe());
+    return bytes;
+}
+
+void capture_terminal_pair(const SeenFile &seen, CaptureState &state, int index, bool master)
+{
+    int waiting = 0;
+    checked(ioctl(seen.file, FIONREAD, &waiting), "count the input of", seen.describe());
+    if (waiting != 0)
+        seen.refuse(master ? "output waits in the terminal" : "input waits in the terminal");
+    auto same = [&](const TerminalImage &terminal) { return terminal.index == index; };
+    auto &terminals = state.image.terminals;
+    auto known = std::find_if(terminals.begin(), terminals.end(), same);
+    if (known == terminals.end()) {
+        TerminalImage terminal{};
+        terminal.index = index;
+        terminal.settings = query<struct termios2>(seen, kGetSettings);
+        terminal.window_size = query<struct winsize>(seen, TIOCGWINSZ);
+        terminal.owner_uid = terminal.owner_gid = -1;
+        known = terminals.insert(terminals.end(), std::move(terminal));
+    }
+    int value = 0;
+    if (master) {
+        if (ioctl(seen.file, TIOCGPTLCK, &value) == 0)
+            known->master_locked = value != 0;
+        if (ioctl(seen.file, TIOCGPKT, &value) == 0)
+            known->packet_mode = value != 0;
+    } else {
+        IdMap users(proc::read_text(seen.process.proc_path("uid_map")));
+        IdMap groups(proc::read_text(seen.process.proc_path("gid_map")));
+        std::optional<uint32_t> uid = users.inner(seen.status.st_uid);
+        std::optional<uint32_t> gid = groups.inner(seen.status.st_gid);
+        if (!uid || !gid)
+            seen.refuse("its owner has no name in the sandbox");
+        known->owner_uid = static_cast<int>(*uid);
+        known->owner_gid = static_cast<int>(*gid);
+        known->mode = static_cast<int>(seen.status.st_mode & 07777);
+    }
+}
+
+}  // namespace
+
+OpenFile capture_terminal_file(const SeenFile &seen, CaptureState &state)
+{
+    unsigned kind = major(seen.status.st_rdev);
+    if (kind == kTtyMajor) {
+        int index = std::stoi(proc::fields(seen.details)["tty-index"]);
+        capture_terminal_pair(seen, state, index, true);
+        return TerminalMaster{index, seen.flags};
+    }
+    int index = static_cast<int>((kind - kTerminalSlaveMajor) * 256 + minor(seen.status.st_rdev));
+    capture_terminal_pair(seen, state, index, false);
+    return TerminalSlave{index, seen.flags};
+}
+
+}  // namespace venus

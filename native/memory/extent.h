@@ -1,0 +1,49 @@
+// An extent: template pages in one memfd that the kernel itself keeps from changing.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "memory/page_runs.h"
+#include "os/fd.h"
+
+namespace venus {
+
+struct FileIdentity {
+    dev_t device;
+    ino_t inode;
+    bool operator==(const FileIdentity &) const = default;
+};
+FileIdentity identity_of(int fd);
+
+struct SealedExtent {
+    os::UniqueFd fd;
+    uint64_t size;
+    FileIdentity identity;
+    bool inherited = false;  // from the template that the sandbox was forked from
+};
+
+// Being filled; seal() ends that.
+class ExtentWriter {
+public:
+    explicit ExtentWriter(uint64_t size);
+    ~ExtentWriter();
+    ExtentWriter(const ExtentWriter &) = delete;
+
+    uint8_t *at(uint64_t offset) { return base_ + offset; }
+    // Huge pages where a whole one is filled; an optimisation that may fail.
+    void collapse(uint64_t offset, uint64_t bytes);
+    SealedExtent seal();
+
+private:
+    os::UniqueFd fd_;
+    uint64_t size_;
+    uint8_t *base_ = nullptr;
+};
+
+bool is_zero_page(const uint8_t *page);
+
+}  // namespace venus

@@ -1,0 +1,85 @@
+#include "memory/page_runs.h"
+
+#include <algorithm>
+
+namespace venus {
+namespace {
+
+std::vector<PageRun> join_within(const std::vector<PageRun> &runs, uint64_t max_gap_bytes)
+{
+    std::vector<PageRun> joined;
+    for (const PageRun &run : runs) {
+        if (!joined.empty() && run.start - joined.back().end <= max_gap_bytes)
+            joined.back().end = run.end;
+        else
+            joined.push_back(run);
+    }
+    return joined;
+}
+
+}  // namespace
+
+std::vector<PageRun> coalesce(std::vector<PageRun> runs, uint64_t max_gap_bytes, size_t max_runs)
+{
+    runs = join_within(runs, max_gap_bytes);
+    if (runs.size() <= max_runs || max_runs == 0)
+        return runs;
+    // Join over the smallest gaps first: exactly as many as are too much.
+    std::vector<uint64_t> gaps;
+    for (size_t i = 1; i < runs.size(); i++)
+        gaps.push_back(runs[i].start - runs[i - 1].end);
+    size_t surplus = runs.size() - max_runs;
+    std::nth_element(gaps.begin(), gaps.begin() + static_cast<ptrdiff_t>(surplus - 1), gaps.end());
+    return join_within(runs, gaps[surplus - 1]);
+}
+
+std::vector<PageRun> complement(PageRun whole, const std::vector<PageRun> &runs)
+{
+    std::vector<PageRun> rest;
+    uint64_t at = whole.start;
+    for (const PageRun &run : runs) {
+        if (run.start > at)
+            rest.push_back({at, run.start});
+        at = std::max(at, run.end);
+    }
+    if (at < whole.end)
+        rest.push_back({at, whole.end});
+    return rest;
+}
+
+std::vector<PageRun> subtract(const std::vector<PageRun> &runs, const std::vector<PageRun> &holes)
+{
+    std::vector<PageRun> rest;
+    for (const PageRun &run : runs) {
+        std::vector<PageRun> inside;
+        for (const PageRun &hole : holes)
+            if (hole.start < run.end && run.start < hole.end)
+                inside.push_back({std::max(hole.start, run.start), std::min(hole.end, run.end)});
+        for (const PageRun &part : complement(run, inside))
+            rest.push_back(part);
+    }
+    return rest;
+}
+
+uint64_t total_bytes(const std::vector<PageRun> &runs)
+{
+    uint64_t bytes = 0;
+    for (const PageRun &run : runs)
+        bytes += run.size();
+    return bytes;
+}
+
+ExtentLayout lay_out(const std::vector<PageRun> &runs)
+{
+    ExtentLayout layout;
+    for (const PageRun &run : runs) {
+        uint64_t offset = layout.size;
+        if (run.size() >= kHugePageBytes)
+            offset += (run.start - offset) % kHugePageBytes;
+        layout.offsets.push_back(offset);
+        layout.size = offset + run.size();
+    }
+    return layout;
+}
+
+}  // namespace venus

@@ -1,0 +1,22 @@
+// What the kernel knows of the Unix sockets of a network namespace.
+#pragma once
+
+#include <cstdint>
+#include <map>
+
+namespace venus {
+
+struct UnixSocketState {
+    int state;            // TCP_ESTABLISHED, TCP_LISTEN, ...
+    uint64_t peer;        // inode; 0: none
+    uint32_t read_queue;  // listening: connections that wait
+    uint32_t backlog;     // listening
+    int shutdown;         // bit 0: cannot receive, bit 1: cannot send
+};
+
+// By inode, of the calling thread's network namespace.
+std::map<uint64_t, UnixSocketState> list_unix_sockets();
+// Irrevocable: for threads that end afterwards.
+void enter_network_namespace(int pid);
+
+}  // namespace venus

@@ -1,0 +1,35 @@
+// Who creates whom, and in which order. Pure.
+//
+// A process gets its session by birth, from the process that creates it at that moment.  So a child
+// that still is in the session its parent has left is created before the parent's setsid().
+// Processes whose creator is gone (orphans of init in somebody's session, groups and sessions
+// without their leader) need a helper: a short-lived process with the right number that creates
+// them or lends its number, and ends before the tree goes on.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "restore/image.h"
+
+namespace venus {
+
+struct Birth {
+    std::optional<size_t> process;  // index in TreeImage; none: a helper
+    pid_t pid;
+    bool leads_session = false;
+    bool leads_group = false;
+    bool child_of_init = false;  // created for init, though by the coordinator
+    std::vector<std::unique_ptr<Birth>> before_session, after_session;
+};
+
+struct CreationPlan {
+    pid_t coordinator;
+    std::vector<std::unique_ptr<Birth>> first;  // by the coordinator
+    size_t births = 0;
+};
+
+CreationPlan plan_creation(const TreeImage &tree);
+
+}  // namespace venus

@@ -1,0 +1,310 @@
+// What a captured sandbox is: plain data, without descriptors of its own and without system calls.
+// capture/ fills it, restore/ turns it into operations.  Everything is expressed in the terms of
+// the sandbox (its pids, its paths, its uids), so that it means the same in any other sandbox.
+#pragma once
+
+#include <sys/resource.h>
+#include <sys/types.h>
+#include <sys/user.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "memory/page_runs.h"
+
+namespace venus {
+
+using Bytes = std::vector<uint8_t>;
+inline constexpr uint32_t kNoObject = UINT32_MAX;
+
+// ---- memory ----
+
+struct ExtentPiece {
+    PageRun run;
+    uint32_t extent;  // index into TreeImage::extents
+    uint64_t offset;
+};
+
+enum class Backing { kAnonymous, kFile, kSharedMemory };
+
+struct Mapping {
+    PageRun area;
+    uint32_t protection = 0;
+    bool shared = false;
+    bool grows_down = false;
+    bool no_reserve = false;
+    bool locked = false;
+    Backing backing = Backing::kAnonymous;
+    std::string path;  // kFile
+    bool file_writable = false;
+    uint32_t object = 0;  // kSharedMemory: index into TreeImage::objects
+    uint64_t offset = 0;
+    std::vector<int> advice;          // madvise values that still act on the area
+    std::vector<ExtentPiece> pieces;  // private content that is not zero
+    std::vector<PageRun> guards;
+};
+
+struct VdsoPart {
+    PageRun area;
+};
+
+struct MemoryLayout {  // struct prctl_mm_map without its descriptor
+    uint64_t start_code, end_code, start_data, end_data, start_brk, brk, start_stack;
+    uint64_t arg_start, arg_end, env_start, env_end;
+    Bytes auxv;
+    std::string exe_path;
+};
+
+// ---- threads ----
+
+struct Credentials {
+    std::array<uint32_t, 4> uid, gid;  // real, effective, saved, file system
+    std::vector<uint32_t> groups;
+    uint64_t inheritable, permitted, effective, bounding, ambient;
+    uint32_t securebits;
+    bool no_new_privs;
+    bool operator==(const Credentials &) const = default;
+};
+
+// A system call that must be entered again with one argument changed, e.g. a sleep of which only
+// a part remains.  The argument gets its old value back before the program goes on.
+struct ResumedCall {
+    unsigned argument;  // 0..5
+    uint64_t value;     // literal, unless `data` is not empty
+    Bytes data;         // what the argument points to
+};
+
+struct ThreadImage {
+    pid_t tid;
+    user_regs_struct registers;  // as they continue; never inside an unfinished system call
+    Bytes xstate;
+    std::optional<ResumedCall> resumed_call;
+    uint64_t signal_mask;
+    uint64_t alternate_stack[3];  // stack_t as the kernel has it
+    uint64_t robust_list, robust_list_bytes;
+    uint64_t rseq_area;
+    uint32_t rseq_bytes, rseq_signature;
+    uint64_t clear_child_tid;
+    std::string name;
+    uint32_t parent_death_signal;
+    uint64_t timer_slack_ns;
+    int nice;
+    int policy;
+    int priority;
+    std::vector<uint64_t> affinity;
+    std::vector<Bytes> pending_signals;  // siginfo_t
+    Credentials credentials;
+};
+
+// ---- processes ----
+
+struct SignalAction {
+    int number;
+    uint64_t handler, flags, restorer, mask;
+};
+
+struct IntervalTimer {
+    int which;
+    uint64_t value[4];  // struct itimerval
+};
+
+struct PosixTimer {
+    int id;
+    int clock;
+    int notify;  // SIGEV_*, with SIGEV_THREAD_ID
+    int signal;
+    pid_t thread;
+    uint64_t value;
+    uint64_t spec[4];  // struct itimerspec, relative
+};
+
+struct DescriptorImage {
+    int number;
+    uint32_t object;
+    bool close_on_exec;
+};
+
+struct PosixLock {
+    uint32_t object;  // through this open file
+    int number;       // descriptor of the process
+    int type;
+    uint64_t start, length;
+};
+
+enum class RunState { kRunning, kStopped, kZombie };
+
+struct ProcessImage {
+    pid_t pid, parent, group, session;
+    RunState state = RunState::kRunning;
+    int exit_status = 0;  // zombies: as wait() reports it
+    bool stop_unseen = false;  // stopped, and its parent has not been told by wait() yet
+    std::string name;          // of its first thread
+    std::vector<ThreadImage> threads;  // the leader first; empty for zombies
+    std::vector<Mapping> mappings;
+    std::vector<VdsoPart> vdso;
+    MemoryLayout layout;
+    std::vector<DescriptorImage> descriptors;
+    std::vector<PosixLock> locks;
+    std::vector<SignalAction> actions;
+    std::vector<Bytes> pending_signals;
+    std::vector<IntervalTimer> interval_timers;
+    std::vector<PosixTimer> posix_timers;
+    std::array<rlimit64, RLIM_NLIMITS> limits;
+    uint32_t umask;
+    std::string working_directory;
+    bool child_subreaper = false;
+    bool dumpable = true;
+    bool thp_disabled = false;
+    int oom_score_adjustment = 0;
+    std::vector<Bytes> seccomp_filters;  // oldest first; struct sock_filter[]
+    int controlling_terminal = -1;       // pty index; only of session leaders
+    pid_t foreground_group = 0;
+};
+
+// ---- open files ----
+
+struct RegularFile {
+    std::string path;
+    int flags;
+    uint64_t offset;
+    int flock = -1;  // LOCK_SH / LOCK_EX
+    bool is_directory = false;
+};
+struct DeviceFile {
+    std::string path;
+    int flags;
+};
+// One end of a pipe; both ends name the same `pipe`.
+struct PipeEnd {
+    uint32_t pipe;
+    int flags;
+    std::string fifo_path;  // empty: anonymous
+};
+struct EventCounter {
+    uint64_t count;
+    int flags;
+    bool semaphore;
+};
+struct TimerFile {
+    int clock;
+    int flags;
+    int settime_flags;
+    uint64_t ticks;
+    uint64_t spec[4];
+};
+struct SignalFile {
+    uint64_t mask;
+    int flags;
+};
+struct EpollTarget {
+    uint32_t object;
+    int number;  // under which descriptor number it was added
+    uint32_t events;
+    uint64_t data;
+};
+struct EpollFile {
+    std::vector<EpollTarget> targets;
+};
+struct SharedMemoryFile {  // memfd and shared anonymous memory
+    std::string name;
+    int flags;
+    uint64_t size;
+    uint32_t seals;
+    uint64_t offset;
+    uint32_t memory;  // open files of the same memory share this number
+    bool may_be_sealed;
+    std::vector<ExtentPiece> content;  // runs are file offsets
+};
+struct TerminalMaster {
+    int index;
+    int flags;
+};
+struct TerminalSlave {
+    int index;
+    int flags;
+};
+struct QueuedMessage {
+    Bytes payload;
+};
+struct UnixSocket {
+    int type;
+    int flags;
+    uint32_t peer = kNoObject;  // connected to this object
+    bool connected = false;     // without a peer: the other end is closed
+    bool accepted = false;      // made by a listener that still is there
+    uint32_t listener = kNoObject;
+    std::vector<QueuedMessage> queue;  // waiting to be read here
+    std::vector<std::array<int, 2>> options;  // of SOL_SOCKET
+    int shutdown = 0;  // bit 0: cannot receive, bit 1: cannot send
+    Bytes bound_address;
+    int backlog = -1;  // listening when >= 0
+    int mode = 0, owner_uid = 0, owner_gid = 0;  // of the bound file
+};
+struct InetSocket {
+    int family, type, protocol;
+    int flags;
+    Bytes bound_address, peer_address;
+    int backlog = -1;
+    std::vector<std::array<int, 3>> options;  // level, name, value
+};
+// The other end belongs to the daemon: each fork gets a new one.
+struct ExternalFile {
+    uint32_t slot;
+    int flags;
+};
+
+using OpenFile = std::variant<RegularFile, DeviceFile, PipeEnd, EventCounter, TimerFile, SignalFile,
+                              EpollFile, SharedMemoryFile, TerminalMaster, TerminalSlave,
+                              UnixSocket, InetSocket, ExternalFile>;
+
+struct PipeImage {
+    uint32_t capacity;
+    Bytes content;
+    std::string fifo_path;
+};
+
+struct TerminalImage {
+    int index;
+    Bytes settings;     // struct termios2
+    Bytes window_size;  // struct winsize
+    bool master_locked = false;
+    bool packet_mode = false;
+    int owner_uid, owner_gid, mode;
+};
+
+// ---- files of memory file systems ----
+
+struct FileEntry {
+    std::string path;
+    uint32_t mode;  // st_mode
+    uint32_t uid, gid;
+    uint64_t modified[2];
+    uint64_t size;
+    std::vector<ExtentPiece> content;
+    std::string target;   // symbolic link
+    std::string link_to;  // another name of this file, made before
+    std::vector<std::pair<std::string, Bytes>> attributes;
+    bool only_times = false;  // a directory whose content is complete
+};
+
+// ---- the whole ----
+
+struct ExtentImage {
+    uint64_t size;
+};
+
+struct TreeImage {
+    std::vector<ProcessImage> processes;  // parents before children
+    std::vector<OpenFile> objects;
+    std::vector<PipeImage> pipes;
+    std::vector<TerminalImage> terminals;
+    std::vector<ExtentImage> extents;
+    std::vector<FileEntry> files;  // in the order in which they are made
+    uint32_t external_slots = 0;
+};
+
+}  // namespace venus

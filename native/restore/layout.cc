@@ -1,0 +1,87 @@
+#include "restore/layout.h"
+
+#include <algorithm>
+
+#include "venus_restore_format.h"
+#include "restore/refused.h"
+
+namespace venus {
+namespace {
+
+constexpr int kMinObjectDescriptor = 64;
+constexpr uint64_t kFirstWindow = 0x100000000000, kLastWindow = 0x500000000000;
+constexpr uint64_t kWindowBytes = uint64_t{1} << 30;
+constexpr size_t kLeaderPages = VR_LEADER_PAGES;
+
+bool is_free(const TreeImage &tree, PageRun window)
+{
+    for (const ProcessImage &process : tree.processes) {
+        for (const Mapping &mapping : process.mappings)
+            if (mapping.area.start < window.end && window.start < mapping.area.end)
+                return false;
+        for (const VdsoPart &part : process.vdso)
+            if (part.area.start < window.end && window.start < part.area.end)
+                return false;
+    }
+    return true;
+}
+
+uint64_t round_up(uint64_t bytes)
+{
+    return (bytes + kPageBytes - 1) & ~(kPageBytes - 1);
+}
+
+}  // namespace
+
+uint64_t WindowLayout::stack_top(size_t thread) const
+{
+    return scratch + (kLeaderPages + thread) * kPageBytes;
+}
+
+uint64_t WindowLayout::leaving_counter(uint32_t process) const
+{
+    return shared + offsetof(vr_shared, leaving) + process * sizeof(uint32_t);
+}
+
+DescriptorLayout lay_out_descriptors(const TreeImage &tree)
+{
+    int highest = kMinObjectDescriptor - 1;
+    for (const ProcessImage &process : tree.processes)
+        for (const DescriptorImage &descriptor : process.descriptors)
+            highest = std::max(highest, descriptor.number);
+    DescriptorLayout layout;
+    layout.objects = highest + 1;
+    layout.extents = layout.objects + static_cast<int>(tree.objects.size());
+    layout.externals = layout.extents + static_cast<int>(tree.extents.size());
+    layout.shared = layout.externals + static_cast<int>(tree.external_slots);
+    layout.end = layout.shared + 1;
+    return layout;
+}
+
+WindowLayout lay_out_window(const TreeImage &tree)
+{
+    size_t threads = 1;
+    uint64_t park_bytes = 0;
+    for (const ProcessImage &process : tree.processes) {
+        threads = std::max(threads, process.threads.size());
+        uint64_t bytes = 0;
+        for (const VdsoPart &part : process.vdso)
+            bytes += part.area.size();
+        park_bytes = std::max(park_bytes, bytes);
+    }
+    for (uint64_t start = kFirstWindow; start < kLastWindow; start += kWindowBytes) {
+        if (!is_free(tree, {start, start + kWindowBytes}))
+            continue;
+        WindowLayout window{};
+        window.start = window.park = start;
+        window.shared = window.park + park_bytes;
+        window.shared_bytes = round_up(sizeof(vr_shared));
+        window.scratch = window.shared + window.shared_bytes;
+        window.scratch_bytes = (kLeaderPages + threads) * kPageBytes;
+        window.base = window.scratch + window.scratch_bytes;
+        return window;
+    }
+    throw Refused("the sandbox", "its address spaces", "they leave no room for the restore plan");
+}
+
+}  // namespace venus

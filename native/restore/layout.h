@@ -1,0 +1,39 @@
+// Numbers that all parts of a plan agree on: addresses of the window, descriptors, barriers.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "restore/image.h"
+
+namespace venus {
+
+// Descriptors in the stubs. Everything below `objects` is free for the program's own numbers.
+struct DescriptorLayout {
+    int objects;   // one for each open file of the tree
+    int extents;   // received: memory
+    int externals;  // received: ends that belong to the daemon
+    int shared;    // received: the shared pages of this fork
+    int end;
+};
+
+struct WindowLayout {
+    uint64_t start, park, shared, scratch, base;
+    uint64_t shared_bytes, scratch_bytes;
+
+    uint64_t stack_top(size_t thread) const;  // 0: the leader
+    uint64_t leaving_counter(uint32_t process) const;
+    uint64_t work_area() const { return scratch; }  // below the leader's stack
+};
+
+struct ProcessPlanContext {
+    const TreeImage &tree;
+    DescriptorLayout descriptors;
+    WindowLayout window;
+};
+
+DescriptorLayout lay_out_descriptors(const TreeImage &tree);
+// An address range that no process of the tree uses. Throws when there is none.
+WindowLayout lay_out_window(const TreeImage &tree);
+
+}  // namespace venus

@@ -1,0 +1,13 @@
+// Operations by which the coordinator makes the open files of the whole tree, once each.
+// Every process inherits them under high numbers and takes those it needs.
+#pragma once
+
+#include "restore/layout.h"
+#include "restore/plan_writer.h"
+
+namespace venus {
+
+// pre: no descriptor below context.descriptors.objects is open.
+void add_object_ops(const ProcessPlanContext &context, OpList &ops);
+
+}  // namespace venus

@@ -1,0 +1,19 @@
+// Operations that give a process what its threads share, apart from memory.
+#pragma once
+
+#include "restore/layout.h"
+#include "restore/plan_writer.h"
+
+namespace venus {
+
+// The process's own numbers for its open files; then the objects are dropped.
+void add_descriptor_ops(const ProcessPlanContext &context, const ProcessImage &process, OpList &ops);
+void add_signal_action_ops(const ProcessImage &process, OpList &ops);
+void add_limit_ops(const ProcessImage &process, OpList &ops);
+// pre: all threads exist.
+void add_timer_ops(const ProcessPlanContext &context, const ProcessImage &process, OpList &ops);
+// pre: every thread has its credentials; a change of them clears what is set here.
+void add_last_ops(const ProcessImage &process, OpList &ops);
+void add_seccomp_ops(const ProcessImage &process, OpList &ops);
+
+}  // namespace venus

@@ -1,0 +1,71 @@
+/* State that a snapshot must refuse, by name. */
+#include "../fidelity.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/inotify.h>
+#include <sys/ipc.h>
+#include <sys/shm.h>
+#include <sys/socket.h>
+
+static int listen_locally(struct sockaddr_in *name) {
+  socklen_t size = sizeof *name;
+  int listener = socket(AF_INET, SOCK_STREAM, 0);
+  *name = (struct sockaddr_in){AF_INET, 0, {htonl(INADDR_LOOPBACK)}, {0}};
+  MUST(bind(listener, (struct sockaddr *)name, size) == 0 && listen(listener, 5) == 0);
+  MUST(getsockname(listener, (struct sockaddr *)name, &size) == 0);
+  return listener;
+}
+
+static void pass_descriptor(void) {
+  int ends[2];
+  union {
+    struct cmsghdr align;
+    char bytes[CMSG_SPACE(sizeof(int))];
+  } ancillary = {0};
+  char byte = 'x';
+  struct iovec vector = {&byte, 1};
+  struct msghdr message = {.msg_iov = &vector, .msg_iovlen = 1, .msg_control = &ancillary, .msg_controllen = sizeof ancillary};
+  MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+  struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+  *header = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+  memcpy(CMSG_DATA(header), &ends[0], sizeof(int));
+  MUST(sendmsg(ends[0], &message, 0) == 1);
+}
+
+int main(int argc, char **argv) {
+  struct sockaddr_in name;
+  const char *what = argc > 1 ? argv[1] : "";
+  if (!strcmp(what, "inotify")) {
+    MUST(inotify_init() >= 0);
+  } else if (!strcmp(what, "pidfd")) {
+    MUST(syscall(SYS_pidfd_open, getpid(), 0) >= 0);
+  } else if (!strcmp(what, "deleted-file")) {
+    MUST(open("/var/tmp/deleted", O_RDWR | O_CREAT, 0600) >= 0 && unlink("/var/tmp/deleted") == 0);
+  } else if (!strcmp(what, "deleted-directory")) {
+    MUST(mkdir("/var/tmp/directory", 0700) == 0 && chdir("/var/tmp/directory") == 0 && rmdir("/var/tmp/directory") == 0);
+  } else if (!strcmp(what, "established-tcp")) {
+    int listener = listen_locally(&name), client = socket(AF_INET, SOCK_STREAM, 0);
+    MUST(connect(client, (struct sockaddr *)&name, sizeof name) == 0 && accept(listener, NULL, NULL) >= 0);
+  } else if (!strcmp(what, "waiting-connection")) {
+    int client;
+    listen_locally(&name);
+    client = socket(AF_INET, SOCK_STREAM, 0);
+    MUST(connect(client, (struct sockaddr *)&name, sizeof name) == 0);
+  } else if (!strcmp(what, "descriptor-in-flight")) {
+    pass_descriptor();
+  } else if (!strcmp(what, "system-v")) {
+    MUST(shmget(IPC_PRIVATE, 4096, 0600) >= 0);
+  } else if (!strcmp(what, "packet-pipe")) {
+    int ends[2];
+    MUST(pipe2(ends, O_DIRECT) == 0);
+  } else if (!strcmp(what, "shared-descriptors")) {
+    if (syscall(SYS_clone, 0x400 /* CLONE_FILES */ | SIGCHLD, NULL, NULL, NULL, NULL) == 0)
+      for (;;)
+        pause();
+  } else {
+    MUST(!"a known name");
+  }
+  ready_and_wait();
+  finish();
+}

@@ -1,0 +1,49 @@
+"""A test of the tests: each leaves one restored item out, and the row of that item must notice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fidelity.rows import run_row
+
+# Part of the name of the operations that are left out → the program that must fail.
+LEFT_OUT = {
+    "pending signal": "signals",
+    "action of signal": "signals",
+    "robust list": "threads",
+    "tid address": "threads",
+    "name": "threads",
+    "interval timer": "timers",
+    "timer 1": "timers",
+    "affinity": "identity",
+    "bounding set": "identity",
+    "groups": "identity",
+    "no_new_privs": "identity",
+    "parent death signal": "identity",
+    "limit 7": "identity",
+    "seccomp filter": "identity",
+    "umask": "files",
+    "lock on descriptor": "files",
+    "foreground group": "terminals",
+    "controlling terminal": "terminals",
+    "subreaper": "sessions",
+    "memory layout": "stack",
+}
+
+
+@pytest.mark.parametrize("item", sorted(LEFT_OUT))
+def test_row_notices(
+    item: str,
+    rootfs: Path,
+    program_layer: Path,
+    workspace: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tests.fidelity.rows.BUDGET_S", 8.0)
+    row = run_row(
+        rootfs, program_layer, workspace, [f"/t/{LEFT_OUT[item]}"], forks=1, leave_out=item
+    )
+    assert row.original == "ok"
+    assert row.forks != ["ok"]

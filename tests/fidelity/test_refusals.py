@@ -1,0 +1,39 @@
+"""State that cannot be rebuilt is refused when it is captured, and the program goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sandboxd import _native
+from tests.fidelity.harness import isolated
+from tests.fidelity.rows import GO, READY, RESULT, touch, wait_for
+
+# What programs/refused/refused.c sets up → words of the refusal.
+CASES = {
+    "inotify": "this kind of file is not supported",
+    "pidfd": "not supported",
+    "deleted-file": "it is deleted or replaced",
+    "deleted-directory": "its name no longer leads to it",
+    "established-tcp": "established TCP connections",
+    "waiting-connection": "connections wait to be accepted",
+    "descriptor-in-flight": "descriptors are on their way",
+    "system-v": "System V shm",
+    "packet-pipe": "packet mode",
+    "shared-descriptors": "descriptor table",
+}
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_refused(name: str, rootfs: Path, program_layer: Path, workspace: Path) -> None:
+    with isolated(rootfs, workspace / "original", [program_layer]) as sandbox:
+        assert sandbox.shell("mkdir -p /var/tmp").code == 0
+        sandbox.start("/t/refused", name)
+        assert wait_for(sandbox, READY) == "ready"
+        with pytest.raises(_native.Refused) as refused:
+            _native.capture(sandbox.pid)
+        assert CASES[name] in str(refused.value)
+        assert refused.value.process and refused.value.object and refused.value.reason
+        touch(sandbox, GO)
+        assert wait_for(sandbox, RESULT) == "ok"
