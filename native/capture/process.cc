@@ -185,11 +185,7 @@ void capture_process(StoppedProcess &process, StoppedTree &tree, ProcessImage &i
     capture_terminal(process, tree, image);
     capture_seccomp(process, status, image);
 
-    for (int which = 0; which < RLIM_NLIMITS; which++) {
-        rlimit64 &limit = image.limits[static_cast<size_t>(which)];
-        checked(syscall(SYS_prlimit64, process.host_pid, which, nullptr, &limit), "get limits of",
-                process.label);
-    }
+    image.limits = proc::limits(proc::read_text(process.proc_path("limits")));
     std::string link = process.proc_path("cwd");
     image.working_directory = path_in_sandbox(process, link, proc::read_link(link));
     if (proc::read_link(process.proc_path("root")) != "/")

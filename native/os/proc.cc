@@ -8,6 +8,7 @@
 #include <cctype>
 #include <memory>
 #include <sstream>
+#include <stdexcept>
 
 #include "os/checked.h"
 
@@ -94,6 +95,27 @@ std::vector<std::string> words(const std::string &text)
     std::vector<std::string> found;
     for (std::string word; stream >> word;)
         found.push_back(word);
+    return found;
+}
+
+std::array<rlimit64, RLIM_NLIMITS> limits(const std::string &text)
+{
+    // A heading, then a line for each limit in the order of their numbers (fs/proc/base.c):
+    // "%-25s %-20s %-20s %-10s", name, soft, hard, unit.
+    constexpr size_t kSoft = 26, kHard = 47;
+    auto value = [](const std::string &line, size_t at) {
+        if (line.size() <= at)
+            throw std::invalid_argument("a line of limits ends early: " + line);
+        return line.compare(at, 9, "unlimited") == 0 ? RLIM64_INFINITY : std::stoull(line.substr(at));
+    };
+    std::array<rlimit64, RLIM_NLIMITS> found{};
+    std::istringstream lines(text);
+    std::string line;
+    std::getline(lines, line);
+    for (rlimit64 &limit : found) {
+        std::getline(lines, line);
+        limit = {value(line, kSoft), value(line, kHard)};
+    }
     return found;
 }
 

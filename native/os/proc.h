@@ -1,8 +1,10 @@
 // Reading /proc of one process or thread, by host pid.
 #pragma once
 
+#include <sys/resource.h>
 #include <sys/types.h>
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -25,6 +27,9 @@ std::map<std::string, std::string> fields(const std::string &text);
 // The fields of stat, numbered as in proc(5): [1] is the pid, [2] the name without parentheses.
 std::vector<std::string> stat_fields(const std::string &text);
 std::vector<std::string> split(const std::string &text, char separator);
+// What `limits` says, by RLIMIT_ number. prlimit(2) would ask for a capability in the user namespace
+// of the process, which not even its host's root need have.
+std::array<rlimit64, RLIM_NLIMITS> limits(const std::string &text);
 // Blank-separated words.
 std::vector<std::string> words(const std::string &text);
 

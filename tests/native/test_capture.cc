@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "capture/areas.h"
 #include "capture/continuation.h"
@@ -22,6 +23,17 @@ user_regs_struct stopped_in(long number, long result)
     registers.rax = static_cast<unsigned long long>(-result);
     registers.rip = 0x400002;
     return registers;
+}
+
+void test_limits_are_what_the_kernel_says()
+{
+    auto limits = proc::limits(proc::read_text("/proc/self/limits"));
+    for (int which = 0; which < RLIM_NLIMITS; which++) {
+        rlimit64 expected{};
+        CHECK(syscall(SYS_prlimit64, 0, which, nullptr, &expected) == 0);
+        CHECK(limits[static_cast<size_t>(which)].rlim_cur == expected.rlim_cur);
+        CHECK(limits[static_cast<size_t>(which)].rlim_max == expected.rlim_max);
+    }
 }
 
 void test_interrupted_calls_are_entered_again()
@@ -96,6 +108,7 @@ void test_id_map()
 
 int main()
 {
+    test_limits_are_what_the_kernel_says();
     test_interrupted_calls_are_entered_again();
     test_finished_calls_stay_finished();
     test_epoll_ends_with_eintr_only_for_a_signal();
