@@ -63,7 +63,10 @@ def logprobs_of(model: Qwen3ForCausalLM) -> Callable[[Sequence[int]], list[float
 
 
 async def largest_difference(engine: VllmEngine, model: Qwen3ForCausalLM) -> float:
-    probes = await asyncio.gather(*(engine.probe(ids, max_tokens=12) for ids in PROMPTS))
+    probes = await asyncio.gather(
+        # The first prompt token has nothing before it, all others are compared.
+        *(engine.probe(ids, max_tokens=12, chosen=[0] + [1] * (len(ids) - 1)) for ids in PROMPTS)
+    )
     return compare_logprobs(probes, logprobs_of(model), version=engine.version, tolerance=1e-4)
 
 

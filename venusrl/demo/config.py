@@ -35,6 +35,8 @@ class DemoConfig:
     probes: int = 8
     probe_tokens: int = 12
     context_tokens: int = 1024
+    # None is all cores. For the small policy a second thread costs more than it brings.
+    engine_threads: int | None = None
     warmup: WarmupConfig = field(default_factory=WarmupConfig)
     grpo: GrpoConfig = field(default_factory=GrpoConfig)
 

@@ -14,6 +14,14 @@ from venusrl.train.trainer import StepStats, Trainer
 
 
 @dataclass(frozen=True)
+class ProbePrompt:
+    """Tokens to continue from; ``loss_mask`` is 1 where the policy wrote them."""
+
+    token_ids: list[int]
+    loss_mask: list[int]
+
+
+@dataclass(frozen=True)
 class Update:
     version: int
     stats: StepStats
@@ -43,7 +51,7 @@ class Learner:
         self.max_abs_logprob_diff = 0.0
 
     async def update(
-        self, samples: Sequence[Sample], probe_prompts: Sequence[Sequence[int]]
+        self, samples: Sequence[Sample], probe_prompts: Sequence[ProbePrompt]
     ) -> Update:
         version = self._engine.version + 1
         started = time.monotonic()
@@ -64,14 +72,19 @@ class Learner:
             probe_s=time.monotonic() - pushed,
         )
 
-    async def check(self, prompts: Sequence[Sequence[int]]) -> float:
+    async def check(self, prompts: Sequence[ProbePrompt]) -> float:
         """The largest difference between the engine's and the trainer's logprobs.
 
         Raises:
             LogprobMismatch: it is above the tolerance.
         """
         probes = await asyncio.gather(
-            *(self._engine.probe(prompt, max_tokens=self._probe_tokens) for prompt in prompts)
+            *(
+                self._engine.probe(
+                    prompt.token_ids, max_tokens=self._probe_tokens, chosen=prompt.loss_mask
+                )
+                for prompt in prompts
+            )
         )
         version = self._engine.version
         difference = await in_thread(

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from venusrl.demo.batch import training_samples
 from venusrl.demo.config import DemoConfig
-from venusrl.demo.learner import Learner
+from venusrl.demo.learner import Learner, ProbePrompt
 from venusrl.demo.recorder import Recorder
 from venusrl.engine import VllmEngine
 from venusrl.episode import Episode, EpisodeRunner, Job, roll_out
@@ -76,8 +76,12 @@ class TrainingLoop:
             for _ in range(config.group_size)
         ]
 
-    def _probe_prompts(self, episodes: Sequence[Episode]) -> list[list[int]]:
+    def _probe_prompts(self, episodes: Sequence[Episode]) -> list[ProbePrompt]:
         """Whole trajectories, so that the probe sees what training sees."""
         room = self._config.context_tokens - self._config.probe_tokens
-        fitting = [episode.token_ids for episode in episodes if len(episode.token_ids) <= room]
+        fitting = [
+            ProbePrompt(episode.token_ids, episode.loss_mask)
+            for episode in episodes
+            if len(episode.token_ids) <= room
+        ]
         return self._random.sample(fitting, min(self._config.probes, len(fitting)))

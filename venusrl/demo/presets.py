@@ -10,7 +10,7 @@ from venusrl.train.trainer import GrpoConfig
 
 def full(out: Path, *, seed: int, steps: int | None, **settings: Any) -> DemoConfig:
     """A real run: the held-out reward rises to 0.9 and above."""
-    given = {name: value for name, value in settings.items() if value is not None}
+    given = _given(settings)
     steps = steps or DemoConfig.steps
     return DemoConfig(
         out=out,
@@ -23,7 +23,7 @@ def full(out: Path, *, seed: int, steps: int | None, **settings: Any) -> DemoCon
 
 def quick(out: Path, *, seed: int, steps: int | None, **settings: Any) -> DemoConfig:
     """All the parts in two minutes; the policy hardly knows how to write a command."""
-    given = {name: value for name, value in settings.items() if value is not None}
+    given = _given(settings)
     steps = steps or 2
     return DemoConfig(
         out=out,
@@ -40,3 +40,10 @@ def quick(out: Path, *, seed: int, steps: int | None, **settings: Any) -> DemoCo
         grpo=GrpoConfig(seed=seed, total_steps=steps),
         **given,
     )
+
+
+def _given(settings: dict[str, Any]) -> dict[str, Any]:
+    given = {name: value for name, value in settings.items() if value is not None}
+    if "model" not in given:
+        given["engine_threads"] = 1
+    return given

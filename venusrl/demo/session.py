@@ -10,7 +10,7 @@ import torch
 from sandboxd.client import AsyncDaemon, DaemonInfo
 from venusrl.demo.config import CHECK_SEED, EVALUATION_SEED, DemoConfig
 from venusrl.demo.evaluation import Evaluation, summarise
-from venusrl.demo.learner import Learner
+from venusrl.demo.learner import Learner, ProbePrompt
 from venusrl.demo.loop import TrainingLoop
 from venusrl.demo.recorder import Recorder
 from venusrl.demo.summary import Summary
@@ -115,6 +115,7 @@ class DemoSession:
             EngineConfig(
                 max_model_len=config.context_tokens,
                 max_concurrency=config.concurrency,
+                threads=config.engine_threads,
                 seed=config.seed,
                 log_path=config.out / "engine.log",
             ),
@@ -138,9 +139,8 @@ class DemoSession:
                 EpisodeConfig(context_tokens=config.context_tokens),
             )
             tasks = generate("held_out", EVALUATION_SEED, config.evaluation_tasks)
-            await learner.check(
-                [conversation.start(task.prompt) for task in tasks[: config.probes]]
-            )
+            starts = [conversation.start(task.prompt) for task in tasks[: config.probes]]
+            await learner.check([ProbePrompt(ids, [0] * len(ids)) for ids in starts])
             await self._evaluate("before", runner, engine, tasks)
             try:
                 await self._loop(runner, engine, learner).run(self._deadline())

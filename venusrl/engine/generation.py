@@ -34,10 +34,16 @@ class Generation:
 
 @dataclass(frozen=True)
 class Probe:
-    """A prompt with its continuation; ``logprobs[0]`` is 0, the first token has none."""
+    """A prompt with its continuation; ``logprobs[0]`` is 0, the first token has none.
+
+    ``compared`` says which tokens to compare: those that a policy chose. What a sandbox printed
+    may have a probability of 1e-15, where rounding alone moves the logprob by more than a
+    wrong weight would elsewhere.
+    """
 
     token_ids: list[int]
     logprobs: list[float]
+    compared: list[bool]
 
 
 class Generator(Protocol):

@@ -126,12 +126,19 @@ class VllmEngine:
             finish_reason=FinishReason(result["finish_reason"]),
         )
 
-    async def probe(self, token_ids: Sequence[int], *, max_tokens: int) -> Probe:
-        """Logprobs of the given tokens (prefill) and of a sampled continuation (decoding)."""
+    async def probe(
+        self, token_ids: Sequence[int], *, max_tokens: int, chosen: Sequence[int] = ()
+    ) -> Probe:
+        """Logprobs of the given tokens (prefill) and of a sampled continuation (decoding).
+
+        Of the given tokens, those whose place in ``chosen`` is 1 are to be compared.
+        """
         result = await self._generate(token_ids, max_tokens=max_tokens, prompt_logprobs=True)
+        given = [bool(mark) for mark in chosen] or [False] * len(token_ids)
         return Probe(
             [*token_ids, *result["token_ids"]],
             [0.0, *result["prompt_logprobs"], *result["logprobs"]],
+            [*given, *[True] * len(result["token_ids"])],
         )
 
     async def push_weights(self, path: Path | str, version: int) -> None:
@@ -301,4 +308,7 @@ def _environment(config: EngineConfig) -> Mapping[str, str]:
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": str(threads),
+        # Threads that spin between operations would take the cores from the sandboxes that the
+        # generated commands run in: measured, five times the processor time and the wall time.
+        "OMP_WAIT_POLICY": "passive",
     }
