@@ -81,6 +81,8 @@ def storage_errors(operation: str, object: str) -> Iterator[None]:
     """Turn what the kernel says about the host's storage into this project's errors."""
     try:
         yield
+    except ConnectionError:  # whoever sends what is being stored went away
+        raise
     except OSError as error:
         raise storage_error(error, operation, object) from error
 

@@ -104,7 +104,10 @@ def test_exec_json(cli: Cli, box: str) -> None:
 
 def test_interrupting_exec_kills_the_command(cli: Cli, box: str) -> None:
     process = subprocess.Popen(
-        [*cli.argv, "exec", box, "sh", "-c", "echo up; sleep 300"], stdout=subprocess.PIPE
+        [*cli.argv, "exec", box, "sh", "-c", "echo up; sleep 300"],
+        stdout=subprocess.PIPE,
+        # A shell starts background jobs with SIGINT ignored, and so perhaps these tests.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None
     assert process.stdout.readline() == b"up\n"
