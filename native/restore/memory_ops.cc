@@ -72,12 +72,15 @@ bool pieces_cover(const Mapping &mapping)
     return covered == mapping.area.size();
 }
 
+// previous_end: where the mapping below ends. A stack that touches it cannot grow, as the part of a
+// fork's stack above its shared pages: a page added below would cover that neighbour.
 void map_anonymous(const ProcessPlanContext &context, const ProcessImage &process,
-                   const Mapping &mapping, OpList &ops)
+                   const Mapping &mapping, uint64_t previous_end, OpList &ops)
 {
     PageRun area = mapping.area;
     Word flags = flags_of(mapping) | MAP_ANONYMOUS;
-    if (mapping.grows_down) {
+    bool grows_down = mapping.grows_down && previous_end < area.start;
+    if (grows_down) {
         // A file mapping cannot grow: keep an anonymous page at the low end, which grows.
         flags |= MAP_GROWSDOWN | MAP_STACK;
         if (!mapping.pieces.empty() && mapping.pieces.front().run.start == area.start)
@@ -85,7 +88,7 @@ void map_anonymous(const ProcessPlanContext &context, const ProcessImage &proces
     }
     PageRun arguments = argument_pages(process.layout);
     bool holds_arguments = arguments.start < mapping.area.end && mapping.area.start < arguments.end;
-    if (mapping.grows_down || holds_arguments || !pieces_cover(mapping))
+    if (grows_down || holds_arguments || !pieces_cover(mapping))
         ops.call(describe(mapping), SYS_mmap,
                  {area.start, area.size(), mapping.protection, flags, kNoFile, 0},
                  static_cast<int64_t>(area.start));
@@ -141,6 +144,7 @@ void add_memory_ops(const ProcessPlanContext &context, const ProcessImage &proce
             ops.call(open_path, SYS_close, {kTemporary});
         open_path.clear();
     };
+    uint64_t previous_end = 0;
     for (const Mapping &mapping : process.mappings) {
         // Consecutive mappings of one file share one open.
         if (mapping.backing != Backing::kFile || mapping.path != open_path ||
@@ -148,7 +152,7 @@ void add_memory_ops(const ProcessPlanContext &context, const ProcessImage &proce
             close_file();
         switch (mapping.backing) {
         case Backing::kAnonymous:
-            map_anonymous(context, process, mapping, ops);
+            map_anonymous(context, process, mapping, previous_end, ops);
             break;
         case Backing::kFile:
             if (open_path.empty()) {
@@ -175,6 +179,7 @@ void add_memory_ops(const ProcessPlanContext &context, const ProcessImage &proce
             break;
         }
         advise(mapping, ops);
+        previous_end = mapping.area.end;
     }
     close_file();
     uint64_t parked = context.window.park;

@@ -62,16 +62,26 @@ def run_row(
         )
         results: list[str] = []
         restored: list[Fork] = []
-        for number in range(forks):
-            with isolated(
-                rootfs, workspace / f"fork-{number}", [workspace / "frozen", layer]
-            ) as fork:
-                restored.append(restore(fork, template))
+
+        def run_fork(name: str, of: _native.Template, layers: list[Path], again: bool) -> None:
+            """Restores, and then a fork of that fork before either of them goes on."""
+            with isolated(rootfs, workspace / name, layers) as fork:
+                restored.append(restore(fork, of))
                 if restored[-1].exit_code != 0:
                     results.append(f"restore failed: {restored[-1]}")
-                    continue
+                    return
+                if again:
+                    frozen = workspace / f"frozen-{name}"
+                    second = _native.capture(
+                        fork.pid, [], lambda: freeze(fork.upper, frozen), parent=of
+                    )
+                    run_fork(f"{name}-again", second, [frozen, *layers], again=False)
                 touch(fork, IS_FORK)
                 touch(fork, GO)
                 results.append(wait_for(fork, RESULT))
+
+        for number in range(forks):
+            again = number == 0 and not leave_out
+            run_fork(f"fork-{number}", template, [workspace / "frozen", layer], again)
         touch(original, GO)
         return Row(wait_for(original, RESULT), results, template.counts, restored)
