@@ -1,4 +1,4 @@
-"""Each program of `programs/` finds its state unchanged, in forks, a fork of a fork and the original."""
+"""Each program of `programs/` finds its state unchanged: in forks, forks of forks, the original."""
 
 from __future__ import annotations
 
