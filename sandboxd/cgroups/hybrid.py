@@ -20,7 +20,6 @@ import select
 import signal
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 from sandboxd.cgroups import fast_join
 from sandboxd.cgroups.groups import CgroupLimits, ExecCgroup, GroupUsage
@@ -44,38 +43,39 @@ class HybridBackend:
     """A `CgroupBackend`."""
 
     def __init__(self, hierarchies: Hierarchies, parent: str) -> None:
+        # As text: these paths are joined some thirty times for each sandbox and each command.
         self._parents = {
-            name: hierarchies.v1[name] / parent for name in (*REQUIRED_CONTROLLERS, "devices")
+            name: f"{hierarchies.v1[name]}/{parent}" for name in (*REQUIRED_CONTROLLERS, "devices")
             if name in hierarchies.v1
         }  # fmt: skip
-        self._unified = hierarchies.unified and hierarchies.unified / parent
+        self._unified = hierarchies.unified and f"{hierarchies.unified}/{parent}"
         self._tuned_hierarchy = hierarchies.unified or hierarchies.v1["pids"]
         self._tuned = False
         self._lock_fd = -1
         if self._unified is None and "cpuacct" in hierarchies.v1:
-            self._parents["cpuacct"] = hierarchies.v1["cpuacct"] / parent
+            self._parents["cpuacct"] = f"{hierarchies.v1['cpuacct']}/{parent}"
 
     # One directory per hierarchy: controllers that are mounted together share theirs.
-    def _v1_parents(self) -> list[Path]:
+    def _v1_parents(self) -> list[str]:
         return list(dict.fromkeys(self._parents.values()))
 
-    def _all_parents(self) -> list[Path]:
+    def _all_parents(self) -> list[str]:
         return self._v1_parents() + ([self._unified] if self._unified else [])
 
     def prepare(self) -> None:
         # A parent that is there already was left by a killed daemon, and so was its tuning.
-        killed_before = self._parents["pids"].exists()
+        killed_before = os.path.exists(self._parents["pids"])
         for parent in self._all_parents():
-            parent.mkdir(exist_ok=True)
+            os.makedirs(parent, exist_ok=True)
         self._lock()
-        _write(self._parents["cpu"] / "cpu.shares", SHARES_PER_CPU * (os.cpu_count() or 1))
+        _write(f"{self._parents['cpu']}/cpu.shares", SHARES_PER_CPU * (os.cpu_count() or 1))
         self._tune(killed_before)
         devices = self._parents.get("devices")
-        if devices is not None and not any(entry.is_dir() for entry in devices.iterdir()):
+        if devices is not None and not next(os.walk(devices))[1]:
             # Sandboxes' groups inherit it. Belt and braces: a user namespace can make no nodes.
-            _write(devices / "devices.deny", "a")
+            _write(f"{devices}/devices.deny", "a")
             for device in ALLOWED_DEVICES:
-                _write(devices / "devices.allow", f"c {device} rwm")
+                _write(f"{devices}/devices.allow", f"c {device} rwm")
 
     def _lock(self) -> None:
         """Keeps other daemons out, which would take these groups for a dead one's."""
@@ -90,7 +90,7 @@ class HybridBackend:
             raise Conflict(
                 "another daemon uses this group",
                 operation="prepare groups",
-                object=str(parent),
+                object=parent,
                 cause="its lock is held; a second daemon needs a cgroup_parent of its own",
             ) from None
         self._lock_fd = descriptor
@@ -119,38 +119,38 @@ class HybridBackend:
 
     def create(self, sandbox_id: str, limits: CgroupLimits) -> None:
         for parent in self._v1_parents():
-            os.mkdir(parent / sandbox_id)
-        memory = self._parents["memory"] / sandbox_id
-        _write(memory / "memory.limit_in_bytes", limits.memory_bytes)
+            os.mkdir(f"{parent}/{sandbox_id}")
+        memory = f"{self._parents['memory']}/{sandbox_id}"
+        _write(f"{memory}/memory.limit_in_bytes", limits.memory_bytes)
         try:
             # Memory and swap together, set to the same: no swap. Must not be set first.
-            _write(memory / "memory.memsw.limit_in_bytes", limits.memory_bytes)
+            _write(f"{memory}/memory.memsw.limit_in_bytes", limits.memory_bytes)
         except FileNotFoundError:  # the kernel does not account for swap
-            _write(memory / "memory.swappiness", 0)
+            _write(f"{memory}/memory.swappiness", 0)
         # Buffers of network sockets are not in the memory limit, and without a limit of their own
         # not accounted at all. (Those of Unix sockets are in the memory limit.)
         with contextlib.suppress(FileNotFoundError):
             _write(
-                memory / "memory.kmem.tcp.limit_in_bytes",
+                f"{memory}/memory.kmem.tcp.limit_in_bytes",
                 limits.memory_bytes // SOCKET_BUFFER_SHARE,
             )
         # The limit is the user's: init does not count.
-        _write(self._parents["pids"] / sandbox_id / "pids.max", limits.pids + 1)
-        cpu = self._parents["cpu"] / sandbox_id
+        _write(f"{self._parents['pids']}/{sandbox_id}/pids.max", limits.pids + 1)
+        cpu = f"{self._parents['cpu']}/{sandbox_id}"
         quota_us = max(MINIMUM_QUOTA_US, round(limits.cpu_cores * CPU_PERIOD_US))
-        _write(cpu / "cpu.cfs_quota_us", quota_us)
+        _write(f"{cpu}/cpu.cfs_quota_us", quota_us)
         if self._unified is not None:
-            os.mkdir(self._unified / sandbox_id)
-            os.mkdir(self._unified / sandbox_id / "init")
+            os.mkdir(f"{self._unified}/{sandbox_id}")
+            os.mkdir(f"{self._unified}/{sandbox_id}/init")
 
     def open_init_procs(self, sandbox_id: str) -> list[int]:
-        groups = [parent / sandbox_id for parent in self._v1_parents()]
+        groups = [f"{parent}/{sandbox_id}" for parent in self._v1_parents()]
         if self._unified is not None:
-            groups.append(self._unified / sandbox_id / "init")
+            groups.append(f"{self._unified}/{sandbox_id}/init")
         descriptors: list[int] = []
         try:
             for group in groups:
-                descriptors.append(_open_for_writing(group / "cgroup.procs"))
+                descriptors.append(_open_for_writing(f"{group}/cgroup.procs"))
         except BaseException:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -164,10 +164,10 @@ class HybridBackend:
         os.mkdir(group)
         opened = ExecCgroup([], None)
         try:
-            opened.procs_fds.append(_open_for_writing(group / "cgroup.procs"))
+            opened.procs_fds.append(_open_for_writing(f"{group}/cgroup.procs"))
             # Linux before 5.14 has no such file.
             with contextlib.suppress(FileNotFoundError):
-                opened.kill_fd = _open_for_writing(group / "cgroup.kill")
+                opened.kill_fd = _open_for_writing(f"{group}/cgroup.kill")
         except BaseException:
             opened.close()
             os.rmdir(group)
@@ -190,72 +190,72 @@ class HybridBackend:
     def exec_ids(self, sandbox_id: str) -> list[int]:
         if self._unified is None:
             return []
-        names = (entry.name for entry in os.scandir(self._unified / sandbox_id))
+        names = (entry.name for entry in os.scandir(f"{self._unified}/{sandbox_id}"))
         return [int(name[len("exec-") :]) for name in names if name.startswith("exec-")]
 
-    def _exec_group(self, sandbox_id: str, exec_id: int) -> Path:
+    def _exec_group(self, sandbox_id: str, exec_id: int) -> str:
         assert self._unified is not None
-        return self._unified / sandbox_id / f"exec-{exec_id:d}"
+        return f"{self._unified}/{sandbox_id}/exec-{exec_id:d}"
 
     def contains(self, sandbox_id: str, pid: int) -> bool:
-        return pid in _pids(self._parents["pids"] / sandbox_id)
+        return pid in _pids(f"{self._parents['pids']}/{sandbox_id}")
 
     def usage(self, sandbox_id: str) -> GroupUsage:
-        memory = self._parents["memory"] / sandbox_id
+        memory = f"{self._parents['memory']}/{sandbox_id}"
         return GroupUsage(
-            memory_bytes=_read_number(memory / "memory.usage_in_bytes"),
-            memory_peak_bytes=_read_number(memory / "memory.max_usage_in_bytes"),
+            memory_bytes=_read_number(f"{memory}/memory.usage_in_bytes"),
+            memory_peak_bytes=_read_number(f"{memory}/memory.max_usage_in_bytes"),
             cpu_s=self._cpu_s(sandbox_id),
-            pids=max(0, _read_number(self._parents["pids"] / sandbox_id / "pids.current") - 1),
+            pids=max(0, _read_number(f"{self._parents['pids']}/{sandbox_id}/pids.current") - 1),
             oom_kills=self.oom_kills(sandbox_id),
         )
 
     def oom_kills(self, sandbox_id: str) -> int:
-        return _read_field(self._parents["memory"] / sandbox_id / "memory.oom_control", "oom_kill")
+        return _read_field(f"{self._parents['memory']}/{sandbox_id}/memory.oom_control", "oom_kill")
 
     def _cpu_s(self, sandbox_id: str) -> float:
         if self._unified is not None:
-            return _read_field(self._unified / sandbox_id / "cpu.stat", "usage_usec") / 1e6
+            return _read_field(f"{self._unified}/{sandbox_id}/cpu.stat", "usage_usec") / 1e6
         if "cpuacct" in self._parents:
-            return _read_number(self._parents["cpuacct"] / sandbox_id / "cpuacct.usage") / 1e9
+            return _read_number(f"{self._parents['cpuacct']}/{sandbox_id}/cpuacct.usage") / 1e9
         return 0.0
 
     def set_frozen(self, sandbox_id: str, frozen: bool) -> None:
-        state_file = self._parents["freezer"] / sandbox_id / "freezer.state"
+        state_file = f"{self._parents['freezer']}/{sandbox_id}/freezer.state"
         wanted = "FROZEN" if frozen else "THAWED"
         _write(state_file, wanted)
         # FREEZING lasts until every process has come out of the kernel; reading pushes it on.
         for _ in _patiently(FREEZE_TIMEOUT_S):
-            if state_file.read_text().strip() == wanted:
+            if _read(state_file).strip() == wanted:
                 return
         raise InternalError(
             "the processes could not be stopped",
             operation="freeze",
             object=sandbox_id,
-            cause=f"still {state_file.read_text().strip()} after {FREEZE_TIMEOUT_S} s",
+            cause=f"still {_read(state_file).strip()} after {FREEZE_TIMEOUT_S} s",
         )
 
     def destroy(self, sandbox_id: str) -> None:
         # A frozen process of version 1 does not die before it is thawed.
         with contextlib.suppress(FileNotFoundError):
-            _write(self._parents["freezer"] / sandbox_id / "freezer.state", "THAWED")
+            _write(f"{self._parents['freezer']}/{sandbox_id}/freezer.state", "THAWED")
         self._kill_all(sandbox_id)
         if self._unified is not None:
-            group = self._unified / sandbox_id
+            group = f"{self._unified}/{sandbox_id}"
             _wait_unpopulated(group)
             with contextlib.suppress(FileNotFoundError):
-                for child in group.iterdir():
+                for child in os.scandir(group):
                     if child.is_dir():
-                        _remove_when_empty(child)
+                        _remove_when_empty(child.path)
             _remove_when_empty(group)
         for parent in self._v1_parents():
-            _remove_when_empty(parent / sandbox_id)
+            _remove_when_empty(f"{parent}/{sandbox_id}")
 
     def _kill_all(self, sandbox_id: str) -> None:
         if self._unified is not None:
             with contextlib.suppress(FileNotFoundError):
-                _write(self._unified / sandbox_id / "cgroup.kill", 1)
-        group = self._parents["pids"] / sandbox_id
+                _write(f"{self._unified}/{sandbox_id}/cgroup.kill", 1)
+        group = f"{self._parents['pids']}/{sandbox_id}"
         for _ in _patiently(EMPTY_TIMEOUT_S):
             pids = _pids(group)
             if not pids:
@@ -277,7 +277,7 @@ class HybridBackend:
         return found
 
 
-def _write(path: Path, value: str | int) -> None:
+def _write(path: str, value: str | int) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(descriptor, str(value).encode())
@@ -285,41 +285,44 @@ def _write(path: Path, value: str | int) -> None:
         raise InternalError(
             f"the kernel refuses the value {value}",
             operation="write cgroup file",
-            object=str(path),
+            object=path,
             cause=errno_text(error.errno or 0),
         ) from error
     finally:
         os.close(descriptor)
 
 
-def _open_for_writing(path: Path) -> int:
+def _open_for_writing(path: str) -> int:
     return os.open(path, os.O_WRONLY | os.O_CLOEXEC)
 
 
-def _read_number(path: Path) -> int:
-    return int(path.read_text())
+def _read(path: str) -> str:
+    with open(path) as file:
+        return file.read()
 
 
-def _read_field(path: Path, name: str) -> int:
-    for line in path.read_text().splitlines():
+def _read_number(path: str) -> int:
+    return int(_read(path))
+
+
+def _read_field(path: str, name: str) -> int:
+    for line in _read(path).splitlines():
         key, _, value = line.partition(" ")
         if key == name:
             return int(value)
-    raise InternalError(
-        "a field is missing", operation="read cgroup file", object=str(path), cause=name
-    )
+    raise InternalError("a field is missing", operation="read cgroup file", object=path, cause=name)
 
 
-def _pids(group: Path) -> set[int]:
+def _pids(group: str) -> set[int]:
     try:
-        return {int(line) for line in (group / "cgroup.procs").read_text().split()}
+        return {int(line) for line in _read(f"{group}/cgroup.procs").split()}
     except (FileNotFoundError, OSError) as error:
         if error.errno in (errno.ENOENT, errno.ENODEV):  # removed before or while reading
             return set()
         raise
 
 
-def _kill_member(pid: int, group: Path) -> None:
+def _kill_member(pid: int, group: str) -> None:
     """SIGKILL to a process of the group, and to no other one that got its pid meanwhile."""
     try:
         pidfd = os.pidfd_open(pid)
@@ -349,10 +352,10 @@ def _patiently(timeout_s: float) -> Iterator[None]:
         pause_s = min(pause_s * 2, 0.05)
 
 
-def _wait_unpopulated(group: Path) -> None:
+def _wait_unpopulated(group: str) -> None:
     """Wait until no process is left in a version 2 group or below; the kernel notifies."""
     try:
-        events_fd = os.open(group / "cgroup.events", os.O_RDONLY | os.O_CLOEXEC)
+        events_fd = os.open(f"{group}/cgroup.events", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return
     try:
@@ -365,7 +368,7 @@ def _wait_unpopulated(group: Path) -> None:
                 raise InternalError(
                     "processes survive SIGKILL",
                     operation="destroy groups",
-                    object=str(group),
+                    object=group,
                     cause=f"still populated after {EMPTY_TIMEOUT_S} s",
                 )
             poll.poll(left_s * 1000)
@@ -373,7 +376,7 @@ def _wait_unpopulated(group: Path) -> None:
         os.close(events_fd)
 
 
-def _remove_when_empty(group: Path) -> None:
+def _remove_when_empty(group: str) -> None:
     """rmdir, patient with processes that are dead but not yet out of the group."""
     for _ in _patiently(EMPTY_TIMEOUT_S):
         try:
@@ -388,6 +391,6 @@ def _remove_when_empty(group: Path) -> None:
     raise InternalError(
         "the group cannot be removed",
         operation="destroy groups",
-        object=str(group),
+        object=group,
         cause=errno_text(errno.EBUSY),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -240,6 +241,8 @@ def _pad8(data: bytes) -> bytes:
     return data + b"\0" * (-len(data) % 8)
 
 
+# Nearly all operations of a plan are those of every plan.
+@functools.lru_cache(maxsize=512)
 def _encode_op(op: SetupOp) -> bytes:
     fields = op._fields()
     strings = [c_string(text) for text in fields.strings]
