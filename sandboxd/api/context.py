@@ -24,13 +24,15 @@ class ApiContext:
     """Imports and builds take long; they must not stand before creates."""
 
 
-def context_of(request: Request) -> ApiContext:
+# Coroutines, because a plain function would be sent through a thread, for each of them on each
+# request.
+async def context_of(request: Request) -> ApiContext:
     """The app's one context."""
     context: ApiContext = request.app.state.context
     return context
 
 
-def peer_of_request(request: Request) -> Peer:
+async def peer_of_request(request: Request) -> Peer:
     """The peer, as the socket's protocol found it when the connection was made, and as the gate
     in front of the application has let it in."""
     peer: Peer = request.scope["state"]["peer"]
