@@ -21,6 +21,7 @@ from transformers import PreTrainedModel, Qwen3ForCausalLM
 
 from venusrl.policy.conversation import NativeConversation, conversation_for
 from venusrl.policy.model import new_policy
+from venusrl.policy.muon import Muon
 from venusrl.policy.tokenizer import build_tokenizer
 from venusrl.tasks import FIXED_FRAGMENTS, Demonstration, Task, warmup_corpus
 from venusrl.train.checkpoint import save_checkpoint
@@ -137,8 +138,8 @@ def _fit(
 class _Optimizer:
     """Muon for the matrices inside the network, AdamW for everything else.
 
-    Muon (Jordan et al. 2024, "Muon: an optimizer for hidden layers") makes each update of a
-    matrix orthogonal. Copying names appears after a quarter of the steps that AdamW needs.
+    Muon makes each update of a matrix orthogonal. Copying names appears after a quarter of the
+    steps that AdamW needs.
     """
 
     def __init__(self, model: PreTrainedModel, config: WarmupConfig) -> None:
@@ -148,9 +149,7 @@ class _Optimizer:
         inner = [p for p in model.parameters() if p.ndim == 2 and all(p is not e for e in ends)]
         scales = [p for p in model.parameters() if p.ndim < 2]
         self._parts: list[torch.optim.Optimizer] = [
-            torch.optim.Muon(
-                inner, lr=config.matrix_learning_rate, weight_decay=config.weight_decay
-            ),
+            Muon(inner, lr=config.matrix_learning_rate, weight_decay=config.weight_decay),
             torch.optim.AdamW(
                 [
                     {"params": [*scales, ends[1]], "lr": config.learning_rate},
