@@ -33,7 +33,7 @@ from venusrl.train.packing.padding import pad_batch, plan_batches
 class WarmupConfig:
     """Settings of the warm-up; the defaults take some minutes on two cores."""
 
-    steps: int = 800
+    steps: int = 640
     # Small: copying appears after a number of steps, whatever their size.
     batch_size: int = 32
     # Of Muon, for the matrices inside the network.
@@ -50,7 +50,7 @@ class WarmupConfig:
     max_grad_norm: float = 1.0
     # Padded tokens of one forward pass: large enough for fast matrix products, small enough
     # that sequences of different length rarely share a rectangle.
-    max_batch_tokens: int = 2048
+    max_batch_tokens: int = 4096
 
 
 @dataclass(frozen=True)
