@@ -27,12 +27,14 @@ from sandboxd.api.context import ApiContext
 from sandboxd.api.peer import group_id
 from sandboxd.api.server import bind_socket, build_server
 from sandboxd.config import Config, load_config
+from sandboxd.creation import Creation
 from sandboxd.errors import VenusError
 from sandboxd.launch import Launcher
 from sandboxd.recovery import RunLock
 from sandboxd.scheduling import shorten_slice
 from sandboxd.service import SandboxService
 from sandboxd.takeover import take_over
+from sandboxd.templates.service import TemplateService
 
 _LOG = logging.getLogger("sandboxd")
 DESCRIPTORS = 1 << 16
@@ -104,10 +106,19 @@ def prepared_launcher(config: Config) -> Iterator[Launcher]:
 async def serve(config: Config, launcher: Launcher) -> None:
     """From recovery to the last sandbox's removal."""
     service = SandboxService(config, launcher)
+    creation = Creation(service, launcher)
+    templates = TemplateService(service, creation, launcher)
     await take_over(service)
+    await templates.recover()
     socket_gid = group_id(config.socket_group)
     image_pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="images")
-    context = ApiContext(service=service, images=launcher.images, image_pool=image_pool)
+    context = ApiContext(
+        service=service,
+        creation=creation,
+        templates=templates,
+        images=launcher.images,
+        image_pool=image_pool,
+    )
     server = build_server(
         build_app(context), bind_socket(config.socket_path, socket_gid), socket_gid=socket_gid
     )
@@ -121,7 +132,7 @@ async def serve(config: Config, launcher: Launcher) -> None:
     _LOG.info("serving on %s", config.socket_path)
     await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
     _LOG.info("stopping")
-    await service.close()
+    await service.close(templates.close)
     server.should_exit = True
     await serving
     stopping.cancel()

@@ -73,6 +73,9 @@ class Template:
         """processes, threads, mappings, pieces, objects, operations, extent_bytes, plan_bytes,
         external_slots."""
     @property
+    def children_of_init(self) -> list[int]:
+        """Pids, inside the sandbox, of the processes whose end init learns of."""
+    @property
     def times_ms(self) -> dict[str, float]: ...
     def create_shared_page(self) -> int:
         """A file for one fork, where a failed operation is recorded; the caller closes it."""

@@ -76,6 +76,18 @@ def checked_ttl(config: Config, ttl_s: float | None, operation: str) -> float | 
     return ttl_s
 
 
+def checked_count(config: Config, count: int) -> int:
+    """How many forks one request may ask for."""
+    if not 1 <= count <= config.max_forks_per_request:
+        raise InvalidRequest(
+            f"{count} is out of bounds",
+            operation="fork",
+            object="field count",
+            cause=f"it must be between 1 and {config.max_forks_per_request}",
+        )
+    return count
+
+
 def checked_timeout_ms(config: Config, timeout_s: float | None) -> int:
     """A command's timeout in init's unit; without one, the longest that is allowed."""
     if timeout_s is None:

@@ -52,6 +52,10 @@ class Config:
     """More at once only makes each slower: a create is a row of kernel calls under global locks."""
     max_queued_creates: int = 512
     """Creates beyond this wait in the client: the answer is `limit_exceeded`."""
+    max_forks_per_request: int = 256
+    max_templates_per_tenant: int = 256
+    max_layers: int = 64
+    """Frozen layers under one sandbox: each snapshot of a fork of a fork … adds one."""
     max_execs_per_sandbox: int = 64
     max_execs: int = 4000
     """In the whole daemon. Each takes up to four of its descriptors, of which it has 65,536."""
@@ -102,6 +106,11 @@ class Config:
     def root_mountpoint(self) -> Path:
         """An empty directory; each sandbox mounts its root there in its own mount namespace."""
         return self.run_dir / "root"
+
+    @property
+    def templates_dir(self) -> Path:
+        """One file per template."""
+        return self.state_dir / "templates"
 
     @property
     def storage_dir(self) -> Path:

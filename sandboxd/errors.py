@@ -107,6 +107,20 @@ class ExecFailed(VenusError):
     http_status = 422
 
 
+class SnapshotRefused(VenusError):
+    """The sandbox holds state that a snapshot cannot; says which process, object and reason."""
+
+    code = "snapshot_refused"
+    http_status = 422
+
+
+class ForkFailed(VenusError):
+    """The processes of a template could not be rebuilt; says which step, on what and why."""
+
+    code = "fork_failed"
+    http_status = 422
+
+
 class LimitExceeded(VenusError):
     """A bound on the number of concurrent things was reached; later it may work."""
 
@@ -153,6 +167,8 @@ ERROR_CLASSES: Mapping[str, type[VenusError]] = {
         SandboxGone,
         TooLarge,
         ExecFailed,
+        SnapshotRefused,
+        ForkFailed,
         LimitExceeded,
         InternalError,
         Unsupported,

@@ -27,10 +27,9 @@ from sandboxd.init_protocol import (
     ExecStep,
     Exited,
     Failed,
-    FdBit,
     ProtocolError,
 )
-from sandboxd.pipes import InputPipe, OutputPipe, command_pipe
+from sandboxd.pipes import InputPipe, OutputPipe, OutputRing, command_pipe
 from sandboxd.sandbox import LiveSandbox
 
 if TYPE_CHECKING:
@@ -68,6 +67,8 @@ class RunningExec:
         self.feeder: asyncio.Task[None] | None = None
         self.consumer: asyncio.Task[Any] | None = None
         """The task that forwards the output; cancelling one that is done does nothing."""
+        self.keeps_output = False
+        """The end of its output can be read: nobody has its stream."""
         self._detached = False
         self._wake = asyncio.Event()
         sandbox.add_exec(self, operation)
@@ -130,13 +131,15 @@ class RunningExec:
                 with contextlib.suppress(LinkClosed):
                     self.sandbox.link.stdin_closed_soon(self.exec_id)
 
-    def detach(self) -> None:
-        """Nobody reads the output from here on; the exec settles by itself."""
+    def detach(self, keep_bytes: int = 0) -> None:
+        """Nobody reads the output from here on; the exec settles by itself. The last `keep_bytes`
+        of each stream are kept."""
         if self._detached:
             return
         self._detached = True
+        self.keeps_output = keep_bytes > 0
         for pipe in self._outputs():
-            pipe.drain()
+            pipe.drain(OutputRing(keep_bytes) if keep_bytes else None)
         self._settle()
 
     def _outputs(self) -> list[OutputPipe]:
@@ -152,6 +155,8 @@ class RunningExec:
             self.stdin.close()
         if not self.sandbox.drop_exec(self.exec_id) or self.lost:
             return
+        if self.keeps_output:
+            self.sandbox.ended_execs.append(self)
         if self.sandbox.link is not None:
             with contextlib.suppress(LinkClosed):
                 self.sandbox.link.release_soon(self.exec_id)
@@ -172,9 +177,10 @@ async def start_exec(
 
     Without `stdin_data` and `stream_stdin` its input is /dev/null.
     """
-    launched, link = sandbox.require_running(operation)
-    exec_id = sandbox.next_exec_id()
+    await sandbox.gate.enter()
     try:
+        launched, link = sandbox.require_running(operation)
+        exec_id = sandbox.next_exec_id()
         request = build_request(exec_id)
         running = RunningExec(
             sandbox, exec_id, operation, is_program=request.kind is ExecKind.PROGRAM
@@ -206,6 +212,8 @@ async def start_exec(
     except VenusError as error:
         error.operation, error.object = operation, sandbox.sandbox_id
         raise
+    finally:
+        sandbox.gate.leave()
     return running
 
 
@@ -276,29 +284,3 @@ async def _feed(pipe: InputPipe, data: bytes) -> None:
     with contextlib.suppress(BrokenPipeError):
         await pipe.write(data)
     pipe.close()
-
-
-async def take_over_execs(sandbox: LiveSandbox, link: InitLink) -> None:
-    """Execs that an earlier daemon started: their clients are gone, their processes live on.
-
-    What they write is read and thrown away from here on; input of theirs that was streamed can be
-    continued. File operations have no meaning without their client and end by themselves, because
-    init keeps no end of their pipes.
-    """
-    for info, fds in await link.list_execs():
-        kept = dict(zip((bit for bit in FdBit if bit & info.fd_mask), fds, strict=True))
-        running = RunningExec(
-            sandbox, info.exec_id, "adopt command", is_program=info.kind is ExecKind.PROGRAM
-        )
-        running.pid = info.pid
-        if (fd := kept.get(FdBit.KEEP_STDIN)) is not None:
-            running.stdin = InputPipe(fd)
-        if (fd := kept.get(FdBit.KEEP_STDOUT)) is not None:
-            running.stdout = OutputPipe(fd, running.wake)
-        if (fd := kept.get(FdBit.KEEP_STDERR)) is not None:
-            running.stderr = OutputPipe(fd, running.wake)
-        if info.exited is not None:
-            running.exited = info.exited
-        else:
-            link.watch(info.exec_id, running.on_exit)
-        running.detach()

@@ -71,6 +71,8 @@ class InitLink:
         self._outbox: deque[tuple[bytes, list[int]]] = deque()
         self._closed = False
         self.on_close: Callable[[], None] = lambda: None
+        self.gone: asyncio.Future[None] = self._loop.create_future()
+        """Done once the link is closed, by either side."""
         self._loop.add_reader(connection.fileno(), self._on_readable)
 
     @classmethod
@@ -316,6 +318,7 @@ class InitLink:
             if not waiter.done():
                 waiter.set_exception(LinkClosed())
         self._exit_handlers.clear()
+        self.gone.set_result(None)
 
     def _unexpected(self, operation: str, answer: Answer) -> InternalError:
         return InternalError(

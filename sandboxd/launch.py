@@ -1,6 +1,6 @@
 """Makes and removes sandboxes: storage, images, groups, the setup plan and the native spawn.
 
-The composition of what knows nothing of each other. A sandbox is six things (`_steps`), made in
+The composition of what knows nothing of each other. A sandbox is seven things (`_steps`), made in
 order and undone in reverse. No subprocess is started on the way.
 
 Locks: `_lock` is a leaf and guards the dictionaries only. The caller does not work on one id from
@@ -10,38 +10,31 @@ two threads at once; different ids are independent.
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import resource
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from sandboxd import _native
 from sandboxd.cgroups import CgroupLimits, mounted_backend
 from sandboxd.config import Config
-from sandboxd.errors import (
-    Conflict,
-    InternalError,
-    LimitExceeded,
-    SandboxGone,
-    VenusError,
-    errno_text,
-)
+from sandboxd.errors import Conflict, InternalError, errno_text
 from sandboxd.id_ranges import IdRanges
 from sandboxd.images import ImageStore
-from sandboxd.init_protocol import SetupOp, encode_plan
+from sandboxd.init_protocol import encode_plan
 from sandboxd.isolation.plan import IsolationSpec, exec_policy, setup_ops
 from sandboxd.isolation.seccomp import compile_filter
+from sandboxd.launch_errors import kernel_errors, not_adoptable, spawn_error
 from sandboxd.launch_request import LaunchRequest, Limits, check_request, check_sandbox_id
 from sandboxd.launch_steps import Step, do_all, undo_all
 from sandboxd.launched import LaunchedSandbox, Usage
 from sandboxd.storage import Collection, choose_store
+from sandboxd.storage.layers import LayerStore
 from sandboxd.storage.tree_removal import remove_tree
-from sandboxd.storage.volumes import storage_error
 
 __all__ = ["LaunchRequest", "LaunchedSandbox", "Launcher", "Limits", "Usage"]
 
@@ -51,7 +44,6 @@ LAUNCH_FILE = "launch.json"
 # Renaming a directory of the image works as on any filesystem; and what a crash of the node would
 # take is gone anyway, so a sandbox's fsync need not wait for the disk.
 OVERLAY_OPTIONS = (("redirect_dir", "on"), ("volatile", ""))
-_SCARCE = frozenset({errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.EMFILE, errno.ENFILE})
 
 
 @dataclass
@@ -61,6 +53,7 @@ class _Building:
     request: LaunchRequest
     descriptors: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     image_root: Path = Path()
+    layer_roots: list[Path] = field(default_factory=list)
     upper_parent: Path = Path()
     listener: socket.socket | None = None
 
@@ -77,6 +70,7 @@ class Launcher:
         self._config = config
         self._volumes = choose_store(config)
         self.images = ImageStore(self._volumes)
+        self.layers = LayerStore(self._volumes)
         self._cgroups = mounted_backend(config.cgroup_parent)
         self._ids = IdRanges(config.state_dir / "id_ranges.json", config.id_base)
         self._lock = threading.Lock()
@@ -87,6 +81,7 @@ class Launcher:
         self._steps: tuple[Step[_Building], ...] = (
             Step("run directory", self._make_run_dir, self._remove_run_dir),
             Step("image", self._acquire_image, self._release_image),
+            Step("layers", self._hold_layers, self.layers.release),
             Step("upper", self._make_upper, self._remove_upper),
             Step("groups", self._make_groups, self._cgroups.destroy),
             Step("control socket", self._bind_control_socket, self._unbind_control_socket),
@@ -117,6 +112,7 @@ class Launcher:
         self._cgroups.prepare()
         self._volumes.open()
         self.images.open()
+        self.layers.open()
 
     def close(self) -> None:
         """Undo `prepare`. Sandboxes that live keep running and can be adopted by the next one."""
@@ -139,7 +135,7 @@ class Launcher:
             # Before the first step: undoing it would remove what the other one has.
             raise Conflict("the id is taken", operation="create sandbox", object=request.sandbox_id)
         building = _Building(request)
-        with building.descriptors, _kernel_errors("create sandbox", request.sandbox_id):
+        with building.descriptors, kernel_errors("create sandbox", request.sandbox_id):
             do_all(self._steps, building, request.sandbox_id)
         with self._lock:
             return self._launched[request.sandbox_id]
@@ -150,32 +146,34 @@ class Launcher:
         try:
             pidfd = os.pidfd_open(init_pid)
         except OSError as error:
-            raise _not_adoptable(sandbox_id, f"pid {init_pid}: {error.strerror}") from None
+            raise not_adoptable(sandbox_id, f"pid {init_pid}: {error.strerror}") from None
         try:
             # The descriptor first, then the check: a pid may have been given to somebody else.
             if not self._cgroups.contains(sandbox_id, init_pid):
-                raise _not_adoptable(sandbox_id, f"pid {init_pid} is not in its groups")
-            with _kernel_errors("adopt sandbox", sandbox_id):
+                raise not_adoptable(sandbox_id, f"pid {init_pid} is not in its groups")
+            with kernel_errors("adopt sandbox", sandbox_id):
                 known = json.loads((self._run_dir(sandbox_id) / LAUNCH_FILE).read_text())
             if known["tenant_uid"] != tenant_uid:
-                raise _not_adoptable(sandbox_id, "it belongs to another tenant")
+                raise not_adoptable(sandbox_id, "it belongs to another tenant")
             self._hold_image(sandbox_id, known["image"])
+            layers = known.get("layers", ())
+            self.layers.hold(sandbox_id, layers)
         except BaseException:
             os.close(pidfd)
             raise
-        launched = self._remember(sandbox_id, init_pid, pidfd)
+        launched = self._remember(sandbox_id, init_pid, pidfd, layers)
         launched.left_groups.extend(self._cgroups.exec_ids(sandbox_id))
         return launched
 
     def destroy(self, sandbox_id: str) -> None:
         """Remove all of a sandbox, whatever there is of it. Idempotent."""
         check_sandbox_id(sandbox_id)
-        with _kernel_errors("destroy sandbox", sandbox_id):
+        with kernel_errors("destroy sandbox", sandbox_id):
             undo_all(self._steps, sandbox_id)
 
     def remnants(self) -> set[str]:
         """Every id of which anything is on this node."""
-        with _kernel_errors("find remnants", str(self._config.state_dir)):
+        with kernel_errors("find remnants", str(self._config.state_dir)):
             directories = set(os.listdir(self._config.sandboxes_dir))
             return directories | self._volumes.names(Collection.UPPERS) | self._cgroups.names()
 
@@ -188,7 +186,11 @@ class Launcher:
         request = building.request
         run_dir = self._run_dir(request.sandbox_id)
         run_dir.mkdir(mode=0o700)
-        known = {"image": request.image, "tenant_uid": request.tenant_uid}
+        known = {
+            "image": request.image,
+            "tenant_uid": request.tenant_uid,
+            "layers": request.layers,
+        }
         (run_dir / LAUNCH_FILE).write_text(json.dumps(known))
 
     def _remove_run_dir(self, sandbox_id: str) -> None:
@@ -213,6 +215,10 @@ class Launcher:
             image = self._images_held.pop(sandbox_id, None)
         if image is not None:
             self.images.release(image)
+
+    def _hold_layers(self, building: _Building) -> None:
+        request = building.request
+        building.layer_roots = self.layers.hold(request.sandbox_id, request.layers)
 
     def _make_upper(self, building: _Building) -> None:
         request = building.request
@@ -249,6 +255,7 @@ class Launcher:
             sandbox_id=request.sandbox_id,
             hostname=request.hostname,
             memory_bytes=request.limits.memory_bytes,
+            generation=request.generation,
             open_files=self._open_files,
         )
         ops = setup_ops(spec)
@@ -262,15 +269,18 @@ class Launcher:
                 plan_fd=self._plan(building, encode_plan(ops, exec_policy(spec))),
                 listen_fd=building.listener.fileno(),
                 root_mountpoint=os.fspath(self._config.root_mountpoint),
-                lower_fds=[building.open(building.image_root, os.O_RDONLY | os.O_DIRECTORY)],
+                lower_fds=[
+                    building.open(root, os.O_RDONLY | os.O_DIRECTORY)
+                    for root in (*building.layer_roots, building.image_root)
+                ],
                 upper_parent_fd=building.open(building.upper_parent, os.O_RDONLY | os.O_DIRECTORY),
                 id_base=self._ids.base_for(request.tenant_uid),
                 cgroup_procs_fds=procs_fds,
                 overlay_options=OVERLAY_OPTIONS,
             )
         except _native.NativeError as error:
-            raise _spawn_error(error, request.sandbox_id, ops) from error
-        self._remember(request.sandbox_id, spawned.pid, spawned.pidfd)
+            raise spawn_error(error, request.sandbox_id, ops) from error
+        self._remember(request.sandbox_id, spawned.pid, spawned.pidfd, request.layers)
 
     @staticmethod
     def _plan(building: _Building, encoded: bytes) -> int:
@@ -279,7 +289,9 @@ class Launcher:
         os.write(plan_fd, encoded)
         return plan_fd
 
-    def _remember(self, sandbox_id: str, init_pid: int, pidfd: int) -> LaunchedSandbox:
+    def _remember(
+        self, sandbox_id: str, init_pid: int, pidfd: int, layers: Sequence[str]
+    ) -> LaunchedSandbox:
         launched = LaunchedSandbox(
             sandbox_id,
             init_pid,
@@ -287,6 +299,7 @@ class Launcher:
             self._run_dir(sandbox_id) / CONTROL_SOCKET,
             self._cgroups,
             self._volumes,
+            layers,
         )
         with self._lock:
             self._launched[sandbox_id] = launched
@@ -301,34 +314,3 @@ class Launcher:
         with self._lock:
             del self._launched[sandbox_id]
         launched.close()
-
-
-def _not_adoptable(sandbox_id: str, cause: str) -> SandboxGone:
-    return SandboxGone(
-        "the sandbox is not there", operation="adopt sandbox", object=sandbox_id, cause=cause
-    )
-
-
-@contextlib.contextmanager
-def _kernel_errors(operation: str, object: str) -> Iterator[None]:
-    """The host's refusals as this project's errors; the path is in the cause."""
-    try:
-        yield
-    except OSError as error:
-        translated = storage_error(error, operation, object)
-        if error.filename is not None:
-            translated.cause += f" ({error.filename})"
-        raise translated from error
-
-
-def _spawn_error(error: _native.NativeError, sandbox_id: str, ops: list[SetupOp]) -> VenusError:
-    step = f"{error.operation} {error.object}".strip()
-    if error.op_index is not None and 0 <= error.op_index < len(ops):
-        step = f"setup step {ops[error.op_index]}"
-    error_class = LimitExceeded if error.errno in _SCARCE else InternalError
-    return error_class(
-        "the sandbox could not be set up",
-        operation="create sandbox",
-        object=sandbox_id,
-        cause=f"{step}: {errno_text(error.errno)}",
-    )

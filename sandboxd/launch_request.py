@@ -30,6 +30,10 @@ class LaunchRequest:
     tenant_uid: int
     limits: Limits
     hostname: str
+    generation: str = ""
+    """Drawn anew for each sandbox; what it reads at /run/venus/generation."""
+    layers: tuple[str, ...] = ()
+    """Frozen layers above the image, the topmost first."""
 
 
 def check_request(request: LaunchRequest) -> None:

@@ -7,6 +7,7 @@ import os
 import select
 import signal
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,11 +45,14 @@ class LaunchedSandbox:
         control_path: Path,
         cgroups: CgroupBackend,
         volumes: VolumeStore,
+        layers: Sequence[str] = (),
     ) -> None:
         self.sandbox_id = sandbox_id
         self.init_pid = init_pid
         self.init_pidfd = init_pidfd
         self.control_path = control_path
+        self.layers = tuple(layers)
+        """The frozen layers that it stands on, the topmost first."""
         self._cgroups = cgroups
         self._volumes = volumes
         self.left_groups: deque[int] = deque()
@@ -93,17 +97,21 @@ class LaunchedSandbox:
         """Stop or continue all processes, init included."""
         self._cgroups.set_frozen(self.sandbox_id, frozen)
 
+    def begin_kill(self) -> None:
+        """SIGKILL to init, and by its death to every process of the sandbox. Idempotent."""
+        # A frozen process dies when it is thawed, not before.
+        with contextlib.suppress(OSError, InternalError):
+            self._cgroups.set_frozen(self.sandbox_id, False)
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.init_pidfd, signal.SIGKILL)
+
     def kill(self) -> None:
-        """Kill init, and with it every process of the sandbox; returns when all are gone.
+        """`begin_kill`, and wait until all are gone.
 
         The kernel lets init die only after the rest of its pid namespace, so waiting for init is
         waiting for all. Idempotent.
         """
-        # A frozen process dies when it is thawed, not before.
-        with contextlib.suppress(OSError):
-            self._cgroups.set_frozen(self.sandbox_id, False)
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self.init_pidfd, signal.SIGKILL)
+        self.begin_kill()
         poll = select.poll()
         poll.register(self.init_pidfd, select.POLLIN)
         if not poll.poll(DEATH_TIMEOUT_S * 1000):

@@ -1,7 +1,8 @@
 """The daemon's ends of a command's pipes, on the event loop.
 
-`OutputPipe` is read by one consumer, or drained to nowhere: in either case the daemon holds at
-most one chunk of it. `InputPipe` is written with the command's own pace as backpressure.
+`OutputPipe` is read by one consumer, or drained: to nowhere, when the daemon holds at most one
+chunk of it, or into an `OutputRing`, which keeps the end. `InputPipe` is written with the command's
+own pace as backpressure.
 """
 
 from __future__ import annotations
@@ -35,6 +36,23 @@ def command_pipe() -> tuple[int, int]:
     return read_end, write_end
 
 
+class OutputRing:
+    """The last `size_bytes` of a stream."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._size_bytes = size_bytes
+        self._content = bytearray()
+
+    def add(self, data: bytes) -> None:
+        """Append, and forget what no longer fits."""
+        self._content += data
+        del self._content[: max(0, len(self._content) - self._size_bytes)]
+
+    def content(self) -> bytes:
+        """What is kept."""
+        return bytes(self._content)
+
+
 class OutputPipe:
     """The read end of a command's stdout or stderr. Owns the descriptor."""
 
@@ -47,6 +65,12 @@ class OutputPipe:
         self._draining = False
         self.eof = False
         self.total_bytes = 0
+        self.ring: OutputRing | None = None
+
+    @property
+    def fd(self) -> int:
+        """The descriptor; only while not `eof`."""
+        return self._fd
 
     def read(self) -> bytes:
         """What is there, at most one chunk; nothing when `wake` will run later, or at the end."""
@@ -90,8 +114,9 @@ class OutputPipe:
         if not self.eof and self.waiting_bytes() == 0:
             self.read_waiting(1)
 
-    def drain(self) -> None:
-        """Throw away all that comes, until the last writer closes; then `wake` runs."""
+    def drain(self, ring: OutputRing | None = None) -> None:
+        """Take all that comes, until the last writer closes; then `wake` runs."""
+        self.ring = ring or self.ring
         self._disarm()
         if not self.eof:
             self._draining = True
@@ -116,7 +141,13 @@ class OutputPipe:
         if self.eof:
             return
         try:
-            count = os.splice(self._fd, _null_device(), _DRAIN_BYTES, flags=os.SPLICE_F_NONBLOCK)
+            if self.ring is None:
+                flags = os.SPLICE_F_NONBLOCK
+                count = os.splice(self._fd, _null_device(), _DRAIN_BYTES, flags=flags)
+            else:
+                data = os.read(self._fd, _DRAIN_BYTES)
+                self.ring.add(data)
+                count = len(data)
         except BlockingIOError:
             self.drain()
             return

@@ -64,16 +64,16 @@ class Population:
         """Ids of the sandboxes that stand on the image."""
         return [each.sandbox_id for each in self if each.image == image]
 
-    def admit(self, tenant_uid: int, queued_creates: int) -> None:
-        """`LimitExceeded` when there is no room for one more."""
+    def admit(self, tenant_uid: int, queued_creates: int, count: int = 1) -> None:
+        """`LimitExceeded` when there is no room for `count` more."""
         config = self._config
         own = sum(each.tenant_uid == tenant_uid for each in self._sandboxes.values())
-        for count, limit, name in (
+        for present, limit, name in (
             (len(self), config.max_sandboxes, "max_sandboxes"),
             (own, config.max_sandboxes_per_tenant, "max_sandboxes_per_tenant"),
             (queued_creates, config.max_queued_creates, "max_queued_creates"),
         ):
-            if count >= limit:
+            if present + count > limit:
                 raise LimitExceeded(
                     "no further sandbox is admitted",
                     operation="create sandbox",

@@ -49,6 +49,10 @@ class SandboxRecord:
     cwd: str = ""
     user: str = ""
     labels: dict[str, str] = field(default_factory=dict)
+    generation_id: str = ""
+    """What the sandbox reads at /run/venus/generation."""
+    template: str = ""
+    """Id of the template that it was made from; empty: of an image alone."""
 
 
 def encode_record(record: SandboxRecord) -> bytes:

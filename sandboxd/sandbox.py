@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sandboxd.errors import Conflict, LimitExceeded, SandboxGone
 from sandboxd.lifecycle import EndReason, Event, State, next_state
 from sandboxd.registry import SandboxRecord
+from sandboxd.start_gate import StartGate
 
 if TYPE_CHECKING:
     from sandboxd.exec_session import RunningExec
     from sandboxd.init_link import InitLink
     from sandboxd.launch import LaunchedSandbox
+    from sandboxd.templates.template import Template
 
 # The upper half of an exec id is the generation of the daemon that gave it, so that a restarted
 # daemon never names a new command, or its group, as an old one.
 _GENERATION_SHIFT = 32
+KEPT_ENDED_EXECS = 4
 
 END_TEXTS = {
     EndReason.DESTROYED: "it was destroyed",
@@ -77,10 +81,16 @@ class LiveSandbox:
     link: InitLink | None = None
     execs: dict[int, RunningExec] = field(default_factory=dict)
     """Every command that init still knows of, also those whose leader has ended."""
+    ended_execs: deque[RunningExec] = field(default_factory=lambda: deque(maxlen=KEPT_ENDED_EXECS))
+    """Commands of a fork's original that have ended in the fork; their last output is kept."""
+    template: Template | None = None
+    """What it was forked from: its memory still refers to the template's pages."""
+    gate: StartGate = field(default_factory=StartGate)
     end_reason: EndReason | None = None
     ttl_timer: asyncio.TimerHandle | None = None
     take_down: asyncio.Task[None] | None = None
     oom_kills_seen: int = 0
+    _generation: int = 0
     _last_exec: int = 0
 
     def apply(self, event: Event, reason: EndReason | None = None) -> None:
@@ -92,8 +102,23 @@ class LiveSandbox:
     def next_exec_id(self) -> int:
         """An id that no command of this sandbox had before."""
         self._last_exec += 1
-        generation = self.record.generation if self.record is not None else 0
-        return (generation << _GENERATION_SHIFT) + self._last_exec
+        generation, number = self.exec_ids
+        return (generation << _GENERATION_SHIFT) + number
+
+    def continue_exec_ids(self, generation: int, last_exec: int) -> None:
+        """Give ids from here on that no command of the original had."""
+        self._generation = generation
+        self._last_exec = last_exec
+
+    @property
+    def exec_ids(self) -> tuple[int, int]:
+        """Where the ids of commands stand: generation, and number within it."""
+        generation = self.record.generation if self.record is not None else self._generation
+        return generation, self._last_exec
+
+    def is_transferring(self) -> bool:
+        """A file operation is under way."""
+        return any(not each.is_program for each in self.execs.values())
 
     def require_running(self, operation: str) -> tuple[LaunchedSandbox, InitLink]:
         """What a request to a sandbox needs; `SandboxGone` or `Conflict` when it is not up."""
@@ -115,6 +140,7 @@ class LiveSandbox:
         if self.execs.pop(exec_id, None) is None:
             return False
         self.budget.used -= 1
+        self.gate.notify()
         return True
 
     def gone_error(self, operation: str) -> SandboxGone:

@@ -13,27 +13,20 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-import secrets
-import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
-from sandboxd.bounds import CreateOptions, checked_limits, checked_ttl
+from sandboxd.bounds import checked_ttl
 from sandboxd.config import Config
-from sandboxd.errors import (
-    Conflict,
-    InternalError,
-    OperationTimeout,
-    VenusError,
-)
-from sandboxd.exec_session import take_over_execs
+from sandboxd.errors import Conflict, InternalError, VenusError
+from sandboxd.inherited_execs import take_over_execs
 from sandboxd.init_link import InitLink, LinkClosed
-from sandboxd.launch import LaunchedSandbox, Launcher, LaunchRequest, Limits, Usage
+from sandboxd.launch import LaunchedSandbox, Launcher, Usage
 from sandboxd.lifecycle import EndReason, Event, State
 from sandboxd.population import Population
-from sandboxd.recovery import current_boot_id, process_start_ticks
+from sandboxd.recovery import current_boot_id
 from sandboxd.registry import Registry, SandboxRecord
 from sandboxd.sandbox import LiveSandbox, boottime_s
 
@@ -46,6 +39,8 @@ class ServiceCounters:
     """Counted since the daemon started."""
 
     sandboxes_created: int = 0
+    sandboxes_forked: int = 0
+    snapshots: int = 0
     sandboxes_destroyed: int = 0
     sandboxes_adopted: int = 0
     creates_failed: int = 0
@@ -56,17 +51,15 @@ class ServiceCounters:
 
 
 class SandboxService:
-    """Create, find, adopt and destroy sandboxes."""
+    """Find, adopt and destroy sandboxes; `creation` makes them."""
 
     def __init__(self, config: Config, launcher: Launcher) -> None:
         self.config = config
         self.counters = ServiceCounters()
         self._launcher = launcher
         self.registry = Registry(config.sandboxes_dir)
-        self._boot_id = current_boot_id()
+        self.boot_id = current_boot_id()
         self.population = Population(config)
-        self._create_slots = asyncio.Semaphore(config.max_concurrent_creates)
-        self._queued_creates = 0
         self._closing = False
         # Creates hold at most `max_concurrent_creates` threads, so removals always find one.
         self._pool = ThreadPoolExecutor(
@@ -82,98 +75,27 @@ class SandboxService:
         """What it uses now."""
         launched, _ = sandbox.require_running(operation)
         try:
-            return await self._in_thread(launched.usage)
+            return await self.in_thread(launched.usage)
         except OSError:
             # Its groups went away between the check and the reading.
             raise sandbox.gone_error(operation) from None
 
-    # -- creating --------------------------------------------------------------------------------
+    # -- starting --------------------------------------------------------------------------------
 
-    async def create(self, tenant_uid: int, options: CreateOptions) -> LiveSandbox:
-        """A running sandbox, or an error and nothing left."""
-        limits = checked_limits(self.config, options, limits_disk=self._launcher.limits_disk)
-        ttl_s = checked_ttl(self.config, options.ttl_s, "create sandbox")
-        self._refuse_when_closing()
-        self.population.admit(tenant_uid, self._queued_creates)
-        sandbox_id = f"sb-{secrets.token_hex(8)}"
-        sandbox = self.population.new(sandbox_id, tenant_uid, options.image)
-        self.population.add(sandbox)
-        try:
-            await self._wait_for_slot(sandbox)
-            try:
-                self._refuse_when_closing()
-                await self._bring_up(sandbox, options, limits, ttl_s)
-            finally:
-                self._create_slots.release()
-        except BaseException as error:
-            self.counters.creates_failed += 1
-            await self._create_failed(sandbox, error)
-            raise
-        self.counters.sandboxes_created += 1
-        return sandbox
-
-    def _refuse_when_closing(self) -> None:
+    def refuse_when_closing(self) -> None:
+        """`Conflict` once the daemon is being stopped."""
         if self._closing:
             raise Conflict("the daemon is stopping", operation="create sandbox", object="daemon")
 
-    async def _wait_for_slot(self, sandbox: LiveSandbox) -> None:
-        self._queued_creates += 1
-        try:
-            async with asyncio.timeout(self.config.create_timeout_s):
-                await self._create_slots.acquire()
-        except TimeoutError:
-            raise OperationTimeout(
-                "the create waited too long for its turn",
-                operation="create sandbox",
-                object=sandbox.sandbox_id,
-                cause=f"create_timeout_s is {self.config.create_timeout_s:g}",
-            ) from None
-        finally:
-            self._queued_creates -= 1
-
-    async def _bring_up(
-        self, sandbox: LiveSandbox, options: CreateOptions, limits: Limits, ttl_s: float | None
-    ) -> None:
-        request = LaunchRequest(
-            sandbox_id=sandbox.sandbox_id,
-            image=options.image,
-            tenant_uid=sandbox.tenant_uid,
-            limits=limits,
-            hostname=options.hostname or sandbox.sandbox_id,
-        )
-        launched = await self._in_thread(lambda: self._launcher.launch(request))
-        sandbox.launched = launched
-        record = SandboxRecord(
-            sandbox_id=sandbox.sandbox_id,
-            image=options.image,
-            tenant_uid=sandbox.tenant_uid,
-            memory_bytes=limits.memory_bytes,
-            pids=limits.pids,
-            cpu_cores=limits.cpu_cores,
-            disk_bytes=limits.disk_bytes,
-            hostname=request.hostname,
-            init_pid=launched.init_pid,
-            init_start_ticks=process_start_ticks(launched.init_pid) or 0,
-            boot_id=self._boot_id,
-            created_at=time.time(),
-            expires_boottime_s=None if ttl_s is None else boottime_s() + ttl_s,
-            env=options.env,
-            cwd=options.cwd,
-            user=options.user,
-            labels=options.labels,
-        )
-        await self._connect(sandbox, launched)
-        self.registry.write(record)
-        sandbox.record = record
-        self._ready(sandbox)
-
-    def _ready(self, sandbox: LiveSandbox) -> None:
+    def ready(self, sandbox: LiveSandbox) -> None:
+        """It runs; its time begins to count."""
         if sandbox.link is None or sandbox.link.closed:
             raise _died_at_start(sandbox.sandbox_id)
         sandbox.apply(Event.READY)
         self._arm_ttl(sandbox)
 
-    async def _connect(self, sandbox: LiveSandbox, launched: LaunchedSandbox) -> InitLink:
+    async def connect(self, sandbox: LiveSandbox, launched: LaunchedSandbox) -> InitLink:
+        """The link to its init, whose end is the end of the sandbox."""
         try:
             link = await InitLink.connect(launched.control_path, sandbox.sandbox_id)
         except LinkClosed:
@@ -182,14 +104,6 @@ class SandboxService:
         sandbox.oom_kills_seen = launched.oom_kills()
         link.on_close = lambda: self._init_died(sandbox)
         return link
-
-    async def _create_failed(self, sandbox: LiveSandbox, error: BaseException) -> None:
-        if sandbox.state is not State.CREATING:
-            return
-        sandbox.apply(Event.CREATE_FAILED, EndReason.CREATE_FAILED)
-        if isinstance(error, VenusError):
-            _LOG.warning("create %s failed: %s", sandbox.sandbox_id, error)
-        await self._finish(sandbox)
 
     # -- ending ----------------------------------------------------------------------------------
 
@@ -203,7 +117,7 @@ class SandboxService:
             )
         if sandbox.state is not State.GONE:
             sandbox.apply(Event.DESTROY_REQUESTED, reason)
-            await self._finish(sandbox)
+            await self.finish(sandbox)
 
     def set_ttl(self, sandbox: LiveSandbox, ttl_s: float | None) -> None:
         """A new deadline, counted from now."""
@@ -243,7 +157,8 @@ class SandboxService:
         sandbox.apply(Event.INIT_DIED, reason)
         self._begin_take_down(sandbox)
 
-    async def _finish(self, sandbox: LiveSandbox) -> None:
+    async def finish(self, sandbox: LiveSandbox) -> None:
+        """Take down a sandbox that is stopping; returns when nothing of it is left."""
         # Shielded: a removal goes on when the request that asked for it is cancelled.
         await asyncio.shield(self._begin_take_down(sandbox))
 
@@ -263,14 +178,20 @@ class SandboxService:
             sandbox.link.close()
         for running in list(sandbox.execs.values()):
             running.on_lost()
-        await self._in_thread(lambda: self._launcher.destroy(sandbox.sandbox_id))
+        if sandbox.gate.is_closed and sandbox.launched is not None:
+            # A capture holds the processes; once they are killed it fails, and lets them go.
+            await self.in_thread(sandbox.launched.begin_kill)
+            await sandbox.gate.wait_open()
+        await self.in_thread(lambda: self._launcher.destroy(sandbox.sandbox_id))
+        sandbox.template = None
         sandbox.apply(Event.DESTROYED)
         self.population.remove(sandbox)
         if sandbox.record is not None:
             self.counters.sandboxes_destroyed += 1
 
-    async def close(self) -> None:
-        """Destroy everything. Creates that are under way finish first, and are then destroyed."""
+    async def close(self, then: Callable[[], Awaitable[None]]) -> None:
+        """Destroy everything. Creates that are under way finish first, and are then destroyed.
+        `then` is called last, while there still are threads."""
         self._closing = True
         while len(self.population):
             others = [each for each in self.population if each.state is not State.CREATING]
@@ -284,6 +205,7 @@ class SandboxService:
             if failures := [each for each in results if isinstance(each, BaseException)]:
                 _LOG.error("%d sandboxes could not be removed", len(failures))
                 break
+        await then()
         self._pool.shutdown(wait=True)
 
     # -- after a restart -------------------------------------------------------------------------
@@ -291,33 +213,34 @@ class SandboxService:
     async def adopt(self, record: SandboxRecord) -> LiveSandbox:
         """Take over the sandbox of `record`. On an error it must be removed instead."""
         sandbox = self.population.new(record.sandbox_id, record.tenant_uid, record.image)
-        launched = await self._in_thread(
+        launched = await self.in_thread(
             lambda: self._launcher.adopt(record.sandbox_id, record.tenant_uid, record.init_pid)
         )
         sandbox.launched = launched
         sandbox.record = dataclasses.replace(record, generation=record.generation + 1)
-        link = await self._connect(sandbox, launched)
+        link = await self.connect(sandbox, launched)
         try:
             await take_over_execs(sandbox, link)
             self.registry.write(sandbox.record)
         except BaseException:
             link.close()
             raise
-        self._ready(sandbox)
+        self.ready(sandbox)
         self.population.add(sandbox)
         self.counters.sandboxes_adopted += 1
         return sandbox
 
     async def remnants(self) -> set[str]:
         """Ids of which the launcher finds anything on this node."""
-        return await self._in_thread(self._launcher.remnants)
+        return await self.in_thread(self._launcher.remnants)
 
     async def remove_remnant(self, sandbox_id: str) -> None:
         """Remove what is left of a sandbox that is not served."""
         self.registry.forget(sandbox_id)
-        await self._in_thread(lambda: self._launcher.destroy(sandbox_id))
+        await self.in_thread(lambda: self._launcher.destroy(sandbox_id))
 
-    async def _in_thread(self, call: Callable[[], _T]) -> _T:
+    async def in_thread(self, call: Callable[[], _T]) -> _T:
+        """Run something that blocks, in the launcher's threads."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, call)
 
 

@@ -167,7 +167,11 @@ enum venus_exec_kind {
   /* Rebuilds a process tree: argv ignored, number0 pid of the coordinator, stdin a socket that
    * venus_restore_format.h describes. It exits with 0 when the tree runs. Only in a fresh sandbox. */
   VENUS_KIND_RESTORE = 9,
-  VENUS_KIND_LAST = 9,
+  /* Starts nothing: enters a child of init that the next RESTORE makes, so that its end is told and
+   * the kept descriptors stay. argv ignored, number0 its pid, 0 for a command whose leader has ended
+   * while others hold its pipes. */
+  VENUS_KIND_RESTORED = 10,
+  VENUS_KIND_LAST = VENUS_KIND_RESTORED,
 };
 
 #define VENUS_FILE_PARENTS 1u

@@ -86,6 +86,24 @@ static void close_child_fds(struct child_fds *fds) {
   close_fd(&fds->status);
 }
 
+/* The pid is nobody's yet: in a fresh sandbox nothing but the restore chooses it. */
+static void enter_restored(struct exec *exec, pid_t pid) {
+  exec->pid = pid;
+  exec->reaped = pid == 0;
+  exec->state = pid == 0 ? EXEC_EXITED : EXEC_RUNNING;
+  exec->pending |= PENDING_STARTED;
+}
+
+/* Runs in the child with pid 0; -1 and errno. */
+static pid_t start_child(struct exec *exec, struct child_fds *child, const struct venus_exec *head) {
+  int status_pipe[2];
+  if (pipe2(status_pipe, O_CLOEXEC) < 0)
+    return -1;
+  exec->status_fd = status_pipe[0];
+  child->status = status_pipe[1];
+  return head->kind == VENUS_KIND_RESTORE ? restore_fork((pid_t)head->number[0]) : fork();
+}
+
 bool execs_start(struct exec_table *table, const struct packet *packet, const int *fds,
                  struct venus_failed *failed) {
   const struct venus_exec *head = &packet->exec.head;
@@ -104,26 +122,24 @@ bool execs_start(struct exec_table *table, const struct packet *packet, const in
   struct child_fds child = {.status = -1};
   sort_fds(&child, exec, head, fds);
 
-  int status_pipe[2];
   failed->step = VENUS_STEP_FORK;
-  pid_t pid = -1;
-  if (pipe2(status_pipe, O_CLOEXEC) == 0) {
-    exec->status_fd = status_pipe[0];
-    child.status = status_pipe[1];
-    pid = head->kind == VENUS_KIND_RESTORE ? restore_fork((pid_t)head->number[0]) : fork();
-  }
-  if (pid == 0)
-    child_run(table->policy, &packet->exec, &child);
-  if (pid < 0) {
-    failed->error = errno;
-    close_child_fds(&child);
-    free_slot(table, exec);
-    return false;
+  if (head->kind == VENUS_KIND_RESTORED) {
+    enter_restored(exec, (pid_t)head->number[0]);
+  } else {
+    pid_t pid = start_child(exec, &child, head);
+    if (pid == 0)
+      child_run(table->policy, &packet->exec, &child);
+    if (pid < 0) {
+      failed->error = errno;
+      close_child_fds(&child);
+      free_slot(table, exec);
+      return false;
+    }
+    exec->pid = pid;
   }
   close_child_fds(&child);
   exec->id = head->exec_id;
   exec->request_id = packet->header.request_id;
-  exec->pid = pid;
   exec->kind = (uint8_t)head->kind;
   exec->timeout_ms = head->timeout_ms;
   exec->started_us = monotonic_us();

@@ -107,6 +107,7 @@ static int run(const struct venus_exec *request, const char *path, const char *s
     return result(chmod(path, number0 & 07777));
   case VENUS_KIND_PROGRAM:
   case VENUS_KIND_RESTORE:
+  case VENUS_KIND_RESTORED:
     break;
   }
   return ENOSYS;

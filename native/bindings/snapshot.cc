@@ -13,6 +13,7 @@ void register_snapshot(py::module_& module) {
   py::class_<Template>(module, "Template")
       .def_property_readonly("coordinator", &Template::coordinator)
       .def_property_readonly("counts", &Template::counts)
+      .def_property_readonly("children_of_init", &Template::children_of_init)
       .def_property_readonly("times_ms", &Template::times_ms)
       .def("create_shared_page", &Template::create_shared_page)
       .def("send", &Template::send, py::arg("socket"), py::arg("shared_page"),

@@ -84,6 +84,7 @@ CaptureState capture_tree(pid_t init_host_pid, std::vector<FileIdentity> externa
         }
         state.image.processes.push_back(std::move(image));
     }
+    state.image.vdso = own_vdso();
     finish_descriptors(tree, state);
     // After the descriptors, so that a memfd which is open and mapped is one object.
     for (size_t i = 0; i < tree.processes.size(); i++)

@@ -202,6 +202,11 @@ void capture_layout(StoppedProcess &process, MemoryLayout &layout)
     layout.exe_path = path_in_sandbox(process, exe, proc::read_link(exe));
 }
 
+bool is_vdso(const Area &area)
+{
+    return area.name == "[vdso]" || area.name.starts_with("[vvar");
+}
+
 }  // namespace
 
 void prepare_injection(StoppedProcess &process)
@@ -228,6 +233,15 @@ void prepare_injection(StoppedProcess &process)
     throw Refused(process.label, "its vDSO", "it has none that system calls can be made from");
 }
 
+std::vector<VdsoPart> own_vdso()
+{
+    std::vector<VdsoPart> parts;
+    for (const Area &area : parse_areas(proc::read_text("/proc/self/smaps")))
+        if (is_vdso(area))
+            parts.push_back({area.run});
+    return parts;
+}
+
 void capture_memory(StoppedProcess &process, CaptureState &state, ProcessImage &image)
 {
     PageScan scan(process.proc_path("pagemap"));
@@ -235,7 +249,7 @@ void capture_memory(StoppedProcess &process, CaptureState &state, ProcessImage &
     for (const Area &area : parse_areas(proc::read_text(process.proc_path("smaps")))) {
         if (area.run.start == process.scratch || area.name == "[vsyscall]")
             continue;
-        if (area.name == "[vdso]" || area.name.starts_with("[vvar")) {
+        if (is_vdso(area)) {
             image.vdso.push_back({area.run});
             continue;
         }

@@ -8,6 +8,8 @@ namespace venus {
 
 // Finds a syscall instruction in the vDSO; needed before anything can be injected.
 void prepare_injection(StoppedProcess &process);
+// The parts of the caller's own vDSO, in the order of their addresses.
+std::vector<VdsoPart> own_vdso();
 void capture_memory(StoppedProcess &process, CaptureState &state, ProcessImage &image);
 
 }  // namespace venus

@@ -152,14 +152,20 @@ void capture_memory_filesystems(CaptureState &state)
 {
     refuse_system_v(state.init);
     Walk walk(state);
+    std::map<std::string, std::vector<std::string>> mounts;
     std::istringstream lines(proc::read_text(proc::path(state.init, "mountinfo")));
     for (std::string line; std::getline(lines, line);) {
         // id parent device root mountpoint options [tags] - type source super-options
         std::vector<std::string> words = proc::words(line);
+        // A later mount at the same place hides the one below from every path.
+        if (words.size() >= 6)
+            mounts[words[4]] = words;
+    }
+    for (const auto &[mountpoint, words] : mounts) {
         auto dash = std::find(words.begin(), words.end(), "-");
-        if (words.size() < 6 || dash == words.end() || dash + 1 == words.end())
+        if (dash == words.end() || dash + 1 == words.end())
             continue;
-        const std::string &type = *(dash + 1), &mountpoint = words[4];
+        const std::string &type = *(dash + 1);
         bool read_only = words[5].starts_with("ro");
         if (type == "tmpfs" && !read_only && words[3] == "/")
             walk.mount(mountpoint);

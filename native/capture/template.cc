@@ -63,6 +63,15 @@ std::map<std::string, uint64_t> Template::counts() const
     return counts;
 }
 
+std::vector<pid_t> Template::children_of_init() const
+{
+    std::vector<pid_t> pids;
+    for (const ProcessImage &process : image_.processes)
+        if (process.parent == 1)
+            pids.push_back(process.pid);
+    return pids;
+}
+
 int Template::create_shared_page() const
 {
     os::UniqueFd fd(checked(memfd_create("venus-fork", MFD_CLOEXEC), "create", "shared page"));

@@ -17,6 +17,8 @@ public:
 
     pid_t coordinator() const { return plan_.coordinator; }
     std::map<std::string, uint64_t> counts() const;
+    // Processes whose parent is init, which alone learns of their end.
+    std::vector<pid_t> children_of_init() const;
     const std::map<std::string, double> &times_ms() const { return times_ms_; }
 
     // One for each fork; the caller's to close.

@@ -305,6 +305,7 @@ struct TreeImage {
     std::vector<ExtentImage> extents;
     std::vector<FileEntry> files;  // in the order in which they are made
     uint32_t external_slots = 0;
+    std::vector<VdsoPart> vdso;  // of any process of this kernel: of the one that captures
 };
 
 }  // namespace venus

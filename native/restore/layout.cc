@@ -26,6 +26,14 @@ bool is_free(const TreeImage &tree, PageRun window)
     return true;
 }
 
+uint64_t total_bytes(const std::vector<VdsoPart> &parts)
+{
+    uint64_t bytes = 0;
+    for (const VdsoPart &part : parts)
+        bytes += part.area.size();
+    return bytes;
+}
+
 uint64_t round_up(uint64_t bytes)
 {
     return (bytes + kPageBytes - 1) & ~(kPageBytes - 1);
@@ -61,13 +69,10 @@ DescriptorLayout lay_out_descriptors(const TreeImage &tree)
 WindowLayout lay_out_window(const TreeImage &tree)
 {
     size_t threads = 1;
-    uint64_t park_bytes = 0;
+    uint64_t park_bytes = total_bytes(tree.vdso);
     for (const ProcessImage &process : tree.processes) {
         threads = std::max(threads, process.threads.size());
-        uint64_t bytes = 0;
-        for (const VdsoPart &part : process.vdso)
-            bytes += part.area.size();
-        park_bytes = std::max(park_bytes, bytes);
+        park_bytes = std::max(park_bytes, total_bytes(process.vdso));
     }
     for (uint64_t start = kFirstWindow; start < kLastWindow; start += kWindowBytes) {
         if (!is_free(tree, {start, start + kWindowBytes}))

@@ -14,7 +14,13 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import sandboxd
-from sandboxd.api import routes_execs, routes_files, routes_images, routes_sandboxes
+from sandboxd.api import (
+    routes_execs,
+    routes_files,
+    routes_images,
+    routes_sandboxes,
+    routes_templates,
+)
 from sandboxd.api.context import ApiContext
 from sandboxd.api.peer import require_allowed
 from sandboxd.errors import (
@@ -47,6 +53,7 @@ def build_app(context: ApiContext) -> ASGIApp:
     app.state.context = context
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]
     app.include_router(routes_sandboxes.router)
+    app.include_router(routes_templates.router)
     app.include_router(routes_execs.router)
     app.include_router(routes_files.router)
     app.include_router(routes_images.router)

@@ -10,8 +10,10 @@ from fastapi import Depends, Request
 
 from sandboxd.api.models import ErrorBody
 from sandboxd.api.peer import Peer
+from sandboxd.creation import Creation
 from sandboxd.images import ImageStore
 from sandboxd.service import SandboxService
+from sandboxd.templates.service import TemplateService
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,8 @@ class ApiContext:
     """Wired by the composition root, kept in the app's state."""
 
     service: SandboxService
+    creation: Creation
+    templates: TemplateService
     images: ImageStore
     image_pool: ThreadPoolExecutor
     """Imports and builds take long; they must not stand before creates."""

@@ -5,9 +5,16 @@ Shape and form are checked here; bounds that depend on the configuration are the
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 MAX_LABELS = 64
 MAX_ENV_ENTRIES = 1024
@@ -21,6 +28,7 @@ Hostname = Annotated[
     str, StringConstraints(pattern=r"^[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$")
 ]
 ImageName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+TemplateId = Annotated[str, StringConstraints(pattern=r"^tp-[0-9a-f]{16}$")]
 LabelKey = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 LabelValue = Annotated[str, StringConstraints(max_length=1024)]
 EnvName = Annotated[str, StringConstraints(pattern=r"^[^=\x00]{1,256}$")]
@@ -31,12 +39,12 @@ PackageName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9+.:-]{1
 AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/[^\x00]*$", max_length=4095)]
 
 
-class _Body(BaseModel):
+class Body(BaseModel):
     # A misspelt field must not be ignored: the caller would think that it holds.
     model_config = ConfigDict(extra="forbid")
 
 
-class LimitsRequest(_Body):
+class LimitsRequest(Body):
     """Limits of one sandbox; what is absent takes the daemon's default."""
 
     memory_bytes: int | None = Field(default=None, gt=0)
@@ -45,10 +53,9 @@ class LimitsRequest(_Body):
     disk_bytes: int | None = Field(default=None, gt=0)
 
 
-class CreateSandboxRequest(_Body):
-    """What a new sandbox is made of."""
+class SandboxOptions(Body):
+    """What may be said of any new sandbox."""
 
-    image: ImageName = "base"
     limits: LimitsRequest = LimitsRequest()
     env: dict[EnvName, EnvValue] = Field(default_factory=dict, max_length=MAX_ENV_ENTRIES)
     cwd: Annotated[str, StringConstraints(pattern=r"^(/[^\x00]*)?$", max_length=4095)] = Field(
@@ -68,7 +75,21 @@ class CreateSandboxRequest(_Body):
         return env
 
 
-class SandboxLimits(_Body):
+class CreateSandboxRequest(SandboxOptions):
+    """What a new sandbox is made of: an image, or a template, whose limits, environment, directory
+    and user then stand in for what is absent."""
+
+    image: ImageName | None = Field(default=None, description="null, without a template: base")
+    template: TemplateId | None = None
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Self:
+        if self.image is not None and self.template is not None:
+            raise ValueError("image and template exclude each other")
+        return self
+
+
+class SandboxLimits(Body):
     """The limits that hold."""
 
     memory_bytes: int
@@ -77,7 +98,7 @@ class SandboxLimits(_Body):
     disk_bytes: int | None = Field(description="null where the storage cannot limit a disk")
 
 
-class SandboxInfo(_Body):
+class SandboxInfo(Body):
     """One sandbox as its tenant sees it."""
 
     id: str
@@ -93,21 +114,23 @@ class SandboxInfo(_Body):
     created_at: float = Field(description="seconds since the epoch")
     expires_at: float | None = Field(description="seconds since the epoch; null: lives on")
     init_pid: int | None = Field(description="process id of its PID 1 on the host")
+    generation: str = Field(description="what it reads at /run/venus/generation; new in each fork")
+    template: str | None = Field(description="what it was forked from")
 
 
-class SandboxList(_Body):
+class SandboxList(Body):
     """All sandboxes that the peer may see."""
 
     sandboxes: list[SandboxInfo]
 
 
-class TtlRequest(_Body):
+class TtlRequest(Body):
     """A new time to live, counted from now; null removes the deadline."""
 
     ttl_s: float | None = Field(gt=0, allow_inf_nan=False)
 
 
-class SandboxMetrics(_Body):
+class SandboxMetrics(Body):
     """What a sandbox uses now."""
 
     memory_bytes: int
@@ -119,14 +142,33 @@ class SandboxMetrics(_Body):
     execs_running: int
 
 
-class SignalRequest(_Body):
+class SignalRequest(Body):
     """A signal for a running command."""
 
     signal: int = Field(ge=1, le=64)
     whole_tree: bool = False
 
 
-class MakeDirectoryRequest(_Body):
+class CommandInfo(Body):
+    """A command that the daemon knows of: it runs, or others of it still hold its output."""
+
+    exec_id: int
+    pid: int = Field(description="inside the sandbox; 0: its leader ended before the fork")
+    running: bool
+    inherited: bool = Field(description="it came with a fork; the end of its output can be read")
+    exit_code: int | None
+    signal: int | None
+    stdout_bytes: int = Field(description="written so far, in this sandbox")
+    stderr_bytes: int
+
+
+class CommandList(Body):
+    """The commands of a sandbox."""
+
+    commands: list[CommandInfo]
+
+
+class MakeDirectoryRequest(Body):
     """A directory to make inside a sandbox."""
 
     path: AbsolutePath
@@ -135,7 +177,7 @@ class MakeDirectoryRequest(_Body):
     user: UserName | None = None
 
 
-class FileEntry(_Body):
+class FileEntry(Body):
     """One object in a sandbox's file tree."""
 
     name: str
@@ -149,14 +191,14 @@ class FileEntry(_Body):
     target: str | None = Field(default=None, description="where a symbolic link points")
 
 
-class FileList(_Body):
+class FileList(Body):
     """Entries of one directory, down to the depth that was asked for."""
 
     entries: list[FileEntry]
     truncated: bool = Field(default=False, description="there are more entries than may be listed")
 
 
-class ImageInfo(_Body):
+class ImageInfo(Body):
     """An image in the store."""
 
     name: str
@@ -165,19 +207,19 @@ class ImageInfo(_Body):
     created_at: float
 
 
-class ImageList(_Body):
+class ImageList(Body):
     """All images of the node."""
 
     images: list[ImageInfo]
 
 
-class ImportImageRequest(_Body):
+class ImportImageRequest(Body):
     """A directory on the host to copy an image from; root only."""
 
     path: AbsolutePath
 
 
-class BuildBaseRequest(_Body):
+class BuildBaseRequest(Body):
     """A Debian base image to build with mmdebstrap; root only."""
 
     suite: Suite | None = Field(default=None, description="null: the current stable release")
@@ -188,16 +230,18 @@ class BuildBaseRequest(_Body):
     )
 
 
-class Health(_Body):
+class Health(Body):
     """The daemon answers."""
 
     status: Literal["ok"] = "ok"
 
 
-class Counters(_Body):
+class Counters(Body):
     """Counted since the daemon started."""
 
     sandboxes_created: int = 0
+    sandboxes_forked: int = Field(default=0, description="of a template; created ones, too")
+    snapshots: int = 0
     sandboxes_destroyed: int = 0
     sandboxes_adopted: int = 0
     creates_failed: int = 0
@@ -207,10 +251,13 @@ class Counters(_Body):
     oom_kills: int = 0
 
 
-class DaemonLimits(_Body):
+class DaemonLimits(Body):
     """Bounds of this daemon."""
 
     max_sandboxes: int
+    max_forks_per_request: int
+    max_templates_per_tenant: int
+    max_layers: int
     max_memory_bytes: int
     max_pids: int
     max_cpu_cores: float
@@ -219,7 +266,7 @@ class DaemonLimits(_Body):
     max_exec_timeout_s: float
 
 
-class DaemonInfo(_Body):
+class DaemonInfo(Body):
     """The daemon and its node."""
 
     version: str
@@ -231,7 +278,7 @@ class DaemonInfo(_Body):
     storage_backend: str
 
 
-class ErrorFields(_Body):
+class ErrorFields(Body):
     """What failed: the operation, on what, and why."""
 
     code: str
@@ -241,7 +288,7 @@ class ErrorFields(_Body):
     cause: str
 
 
-class ErrorBody(_Body):
+class ErrorBody(Body):
     """Body of every error answer."""
 
     error: ErrorFields

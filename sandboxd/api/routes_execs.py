@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
@@ -20,6 +20,7 @@ from sandboxd.api.context import ApiContext, Context, CurrentPeer, error_answers
 from sandboxd.api.exec_request import read_request
 from sandboxd.api.exec_stream import ExecStream
 from sandboxd.api.peer import Peer
+from sandboxd.api.presentation import command_info
 from sandboxd.bounds import checked_output_bytes, checked_timeout_ms
 from sandboxd.errors import Conflict, InternalError, NotFound, VenusError, error_from_errno
 from sandboxd.exec_session import RunningExec, start_exec
@@ -214,3 +215,47 @@ async def send_signal(
             operation="send signal",
             object=f"exec {exec_id}",
         )
+
+
+@router.get("/execs", operation_id="list_execs", responses=error_answers(404, 410))
+async def list_execs(sandbox_id: str, context: Context, peer: CurrentPeer) -> models.CommandList:
+    """Commands that run, and the last ones that came with a fork and have ended."""
+    sandbox = context.service.population.find(peer.uid, sandbox_id, "list commands")
+    known = [*sandbox.ended_execs, *sandbox.execs.values()]
+    return models.CommandList(commands=[command_info(each) for each in known if each.is_program])
+
+
+@router.get(
+    "/execs/{exec_id}/output",
+    operation_id="read_output",
+    response_class=Response,
+    responses={
+        200: {"content": {CONTENT_TYPE_BYTES: {"schema": {"type": "string", "format": "binary"}}}},
+        **error_answers(400, 404, 409, 410),
+    },
+)
+async def read_output(
+    sandbox_id: str,
+    exec_id: int,
+    context: Context,
+    peer: CurrentPeer,
+    stream: Literal["stdout", "stderr"] = "stdout",
+) -> Response:
+    """The end of what a command that came with a fork has written since."""
+    sandbox = context.service.population.find(peer.uid, sandbox_id, "read output")
+    known = {each.exec_id: each for each in (*sandbox.ended_execs, *sandbox.execs.values())}
+    running = known.get(exec_id)
+    if running is None or not running.is_program:
+        raise NotFound(
+            "there is no such command", operation="read output", object=f"exec {exec_id}"
+        )
+    pipe = running.stdout if stream == "stdout" else running.stderr
+    if not running.keeps_output:
+        raise Conflict(
+            "its output is not kept",
+            operation="read output",
+            object=f"exec {exec_id}",
+            cause="it goes to the client that started the command",
+        )
+    content = pipe.ring.content() if pipe is not None and pipe.ring is not None else b""
+    return Response(content, media_type=CONTENT_TYPE_BYTES)

@@ -9,9 +9,7 @@ from fastapi import APIRouter, Request
 import sandboxd
 from sandboxd.api import models
 from sandboxd.api.context import Context, CurrentPeer, error_answers
-from sandboxd.bounds import CreateOptions
-from sandboxd.errors import Conflict
-from sandboxd.sandbox import LiveSandbox
+from sandboxd.api.presentation import create_options, sandbox_info
 
 router = APIRouter(prefix="/v1", tags=["sandboxes"])
 
@@ -35,6 +33,9 @@ async def info(context: Context, peer: CurrentPeer) -> models.DaemonInfo:
         counters=models.Counters(**vars(service.counters)),
         limits=models.DaemonLimits(
             max_sandboxes=config.max_sandboxes,
+            max_forks_per_request=config.max_forks_per_request,
+            max_templates_per_tenant=config.max_templates_per_tenant,
+            max_layers=config.max_layers,
             max_memory_bytes=config.max_memory_bytes,
             max_pids=config.max_pids,
             max_cpu_cores=config.max_cpu_cores,
@@ -46,59 +47,24 @@ async def info(context: Context, peer: CurrentPeer) -> models.DaemonInfo:
     )
 
 
-def sandbox_info(sandbox: LiveSandbox) -> models.SandboxInfo:
-    """What a tenant sees of a sandbox."""
-    record = sandbox.record
-    if record is None:
-        raise Conflict(
-            "the sandbox is still being created", operation="get sandbox", object=sandbox.sandbox_id
-        )
-    return models.SandboxInfo(
-        id=sandbox.sandbox_id,
-        image=record.image,
-        state=sandbox.state.value,
-        tenant_uid=sandbox.tenant_uid,
-        limits=models.SandboxLimits(
-            memory_bytes=record.memory_bytes,
-            pids=record.pids,
-            cpu_cores=record.cpu_cores,
-            disk_bytes=record.disk_bytes,
-        ),
-        env=record.env,
-        cwd=record.cwd,
-        user=record.user,
-        hostname=record.hostname,
-        labels=record.labels,
-        created_at=record.created_at,
-        expires_at=sandbox.expires_at(),
-        init_pid=record.init_pid,
-    )
-
-
 @router.post(
     "/sandboxes",
     status_code=201,
     operation_id="create_sandbox",
-    responses=error_answers(400, 404, 409, 429, 501, 504, 507),
+    responses=error_answers(400, 404, 409, 422, 429, 501, 504, 507),
 )
 async def create_sandbox(
     body: models.CreateSandboxRequest, request: Request, context: Context, peer: CurrentPeer
 ) -> models.SandboxInfo:
-    """Create a sandbox; it runs when this answers."""
-    options = CreateOptions(
-        image=body.image,
-        memory_bytes=body.limits.memory_bytes,
-        pids=body.limits.pids,
-        cpu_cores=body.limits.cpu_cores,
-        disk_bytes=body.limits.disk_bytes,
-        env=body.env,
-        cwd=body.cwd,
-        user=body.user,
-        hostname=body.hostname,
-        ttl_s=body.ttl_s,
-        labels=body.labels,
-    )
-    sandbox = await context.service.create(peer.uid, options)
+    """Create a sandbox of an image or of a template; it runs when this answers."""
+    if body.template is None:
+        sandbox = await context.creation.create(
+            peer.uid, create_options(body, body.image or "base")
+        )
+    else:
+        template = context.templates.store.find(peer.uid, body.template, "create sandbox")
+        options = create_options(body, template.record.image)
+        [sandbox] = await context.templates.fork_template(template, options, 1)
     if await request.is_disconnected():
         # Nobody will ever learn its id.
         await context.service.destroy(sandbox)

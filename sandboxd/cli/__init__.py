@@ -13,7 +13,7 @@ import sys
 import click
 
 from sandboxd import __version__
-from sandboxd.cli import doctor, files, images, run, sandboxes
+from sandboxd.cli import doctor, files, images, run, sandboxes, templates
 from sandboxd.client import VenusError
 from sandboxd.protocol import DEFAULT_SOCKET, SOCKET_ENV
 
@@ -42,6 +42,9 @@ for command in (
     sandboxes.ls,
     sandboxes.rm,
     sandboxes.stats,
+    templates.fork,
+    templates.snapshot,
+    templates.template,
     images.image,
     doctor.doctor,
 ):

@@ -10,7 +10,7 @@ import time
 
 import click
 
-from sandboxd.cli.sandboxes import as_json
+from sandboxd.cli.options import as_json
 from sandboxd.cli.units import show_duration, show_size, table
 from sandboxd.client import Daemon, ImageInfo
 

@@ -5,60 +5,29 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from typing import Any
 
 import click
 
-from sandboxd.cli.units import DURATION, SIZE, parse_pairs, show_duration, show_size, table
+from sandboxd.cli.options import as_json, fork_options, sandbox_options
+from sandboxd.cli.units import parse_pairs, show_duration, show_size, table
 from sandboxd.client import Daemon, Sandbox, SandboxInfo, SandboxMetrics, VenusError
 from sandboxd.errors import NotFound, SandboxGone
 
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
 
 @click.command()
-@click.option("--image", default="base", show_default=True, help="Image to start from.")
-@click.option("--memory", type=SIZE, help="Memory limit, for instance 512M.")
-@click.option("--cpus", type=click.FloatRange(min=0, min_open=True), help="CPU limit in cores.")
-@click.option("--pids", type=click.IntRange(min=1), help="Limit on processes and threads.")
-@click.option("--disk", type=SIZE, help="Limit on what it writes, for instance 2G.")
-@click.option("--ttl", type=DURATION, help="Kill it after this time, for instance 90s or 1h.")
-@click.option("-e", "--env", multiple=True, metavar="NAME=VALUE", help="Environment of commands.")
-@click.option("-w", "--workdir", help="Working directory of commands.")
-@click.option("-u", "--user", help="User of commands: a name, UID or UID:GID of the image.")
-@click.option("--hostname", help="Host name inside.")
-@click.option("-l", "--label", multiple=True, metavar="NAME=VALUE", help="Label, for ls.")
+@click.option("--image", help="Image to start from.  [default: base]")
+@click.option("--template", help="Template to start from instead.")
+@sandbox_options
 @as_json
 @click.pass_obj
 def create(
-    socket: str,
-    image: str,
-    memory: int | None,
-    cpus: float | None,
-    pids: int | None,
-    disk: int | None,
-    ttl: float | None,
-    env: tuple[str, ...],
-    workdir: str | None,
-    user: str | None,
-    hostname: str | None,
-    label: tuple[str, ...],
-    as_json: bool,
+    socket: str, image: str | None, template: str | None, as_json: bool, **options: Any
 ) -> None:
     """Make a sandbox and print its id. It runs until rm, or for --ttl."""
-    sandbox = Sandbox.create(
-        image,
-        memory_bytes=memory,
-        pids=pids,
-        cpu_cores=cpus,
-        disk_bytes=disk,
-        envs=parse_pairs(env, "--env"),
-        cwd=workdir,
-        user=user,
-        hostname=hostname,
-        timeout=ttl,
-        metadata=parse_pairs(label, "--label"),
-        socket=socket,
-    )
+    if image is not None and template is not None:
+        raise click.UsageError("--image and --template exclude each other")
+    sandbox = Sandbox.create(image, template=template, socket=socket, **fork_options(options))
     sandbox.close()
     click.echo(json.dumps(dataclasses.asdict(sandbox.info)) if as_json else sandbox.sandbox_id)
 

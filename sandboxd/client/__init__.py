@@ -7,11 +7,13 @@ Needs nothing of the daemon but its socket; importing it loads neither FastAPI n
 """
 
 from sandboxd.client._async_commands import AsyncCommandHandle, AsyncCommands
+from sandboxd.client._async_daemon import AsyncDaemon
 from sandboxd.client._async_files import AsyncFiles
-from sandboxd.client._async_sandbox import AsyncDaemon, AsyncSandbox
+from sandboxd.client._async_sandbox import AsyncSandbox, AsyncTemplate
 from sandboxd.client._sync_commands import CommandHandle, Commands
+from sandboxd.client._sync_daemon import Daemon
 from sandboxd.client._sync_files import Files
-from sandboxd.client._sync_sandbox import Daemon, Sandbox
+from sandboxd.client._sync_sandbox import Sandbox, Template
 from sandboxd.client.errors import (
     CommandExitError,
     CommandTimeout,
@@ -19,18 +21,21 @@ from sandboxd.client.errors import (
     DaemonUnavailable,
 )
 from sandboxd.client.types import (
+    CommandInfo,
     CommandResult,
     DaemonInfo,
     Exit,
     FileEntry,
     FileListing,
     FileType,
+    ForkOptions,
     ImageInfo,
     Output,
     SandboxInfo,
     SandboxLimits,
     SandboxMetrics,
     SandboxState,
+    TemplateInfo,
 )
 from sandboxd.errors import VenusError
 from sandboxd.protocol import ExitReason
@@ -41,8 +46,10 @@ __all__ = [
     "AsyncDaemon",
     "AsyncFiles",
     "AsyncSandbox",
+    "AsyncTemplate",
     "CommandExitError",
     "CommandHandle",
+    "CommandInfo",
     "CommandResult",
     "CommandTimeout",
     "Commands",
@@ -56,6 +63,7 @@ __all__ = [
     "FileListing",
     "FileType",
     "Files",
+    "ForkOptions",
     "ImageInfo",
     "Output",
     "Sandbox",
@@ -63,5 +71,7 @@ __all__ = [
     "SandboxLimits",
     "SandboxMetrics",
     "SandboxState",
+    "Template",
+    "TemplateInfo",
     "VenusError",
 ]

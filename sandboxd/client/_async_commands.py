@@ -23,7 +23,7 @@ from sandboxd.client._exec import (
     checked,
 )
 from sandboxd.client._http import EXEC_GRACE_S
-from sandboxd.client.types import CommandResult, Exit, Output, Started
+from sandboxd.client.types import CommandInfo, CommandResult, Exit, Output, Started
 from sandboxd.errors import VenusError
 from sandboxd.protocol import StdinMode
 
@@ -255,6 +255,18 @@ class AsyncCommands:
                 return await handle.wait(on_stdout=on_stdout, on_stderr=on_stderr, check=check)
             async with handle.feeding(stdin):
                 return await handle.wait(on_stdout=on_stdout, on_stderr=on_stderr, check=check)
+
+    async def list(self) -> list[CommandInfo]:
+        """Commands that run, also those that a fork was born with."""
+        return await self._transport.call(_calls.list_commands(self._sandbox_id))
+
+    async def output(self, exec_id: int, stream: Literal["stdout", "stderr"] = "stdout") -> bytes:
+        """The end of what a command that a fork was born with has written since."""
+        return await self._transport.call(_calls.read_output(self._sandbox_id, exec_id, stream))
+
+    async def send_stdin(self, exec_id: int, data: bytes, *, eof: bool = False) -> None:
+        """Writes to the open input of a command that a fork was born with."""
+        await self._transport.call(_calls.send_stdin(self._sandbox_id, exec_id, data, eof=eof))
 
     async def _start(
         self,

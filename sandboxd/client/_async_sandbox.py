@@ -1,19 +1,18 @@
-"""`AsyncSandbox` and `AsyncDaemon`, for asyncio. The same surface as the synchronous ones."""
+"""`AsyncSandbox` and `AsyncTemplate`, for asyncio. The same surface as the synchronous ones."""
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
-from sandboxd.client import _calls
+from sandboxd.client import _calls, _template_calls
 from sandboxd.client._async_commands import AsyncCommands
 from sandboxd.client._async_files import AsyncFiles
 from sandboxd.client._async_transport import AsyncTransport
-from sandboxd.client._data import AsyncData, async_pieces
-from sandboxd.client._http import DEFAULT_REQUEST_TIMEOUT_S
-from sandboxd.client._sync_sandbox import Socket
-from sandboxd.client.types import DaemonInfo, ImageInfo, SandboxInfo, SandboxMetrics
+from sandboxd.client._http import DEFAULT_REQUEST_TIMEOUT_S, Socket
+from sandboxd.client.types import ForkOptions, SandboxInfo, SandboxMetrics, TemplateInfo
 from sandboxd.errors import NotFound, SandboxGone
 
 
@@ -33,40 +32,23 @@ class AsyncSandbox:
     @classmethod
     async def create(
         cls,
-        image: str = "base",
+        image: str | None = None,
         *,
-        memory_bytes: int | None = None,
-        pids: int | None = None,
-        cpu_cores: float | None = None,
-        disk_bytes: int | None = None,
-        envs: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        user: str | None = None,
-        hostname: str | None = None,
-        timeout: float | None = None,
-        metadata: Mapping[str, str] | None = None,
+        template: str | AsyncTemplate | None = None,
         socket: Socket = None,
         request_timeout: float | None = DEFAULT_REQUEST_TIMEOUT_S,
+        **options: Unpack[ForkOptions],
     ) -> Self:
-        """Makes a sandbox. `timeout` in seconds is its time to live; None means until killed.
+        """Makes a sandbox, of an image (`base`, unless named) or of a template.
 
-        What is None takes the daemon's default; `envs`, `cwd` and `user` are the defaults of
-        its commands.
+        Options: `memory_bytes`, `pids`, `cpu_cores` and `disk_bytes` are its limits; `envs`, `cwd`
+        and `user` the defaults of its commands; `timeout` in seconds its time to live, without
+        which it lives until killed; `hostname`; `metadata`, its labels. What is None or absent
+        takes the daemon's default, or the template's.
         """
         transport = AsyncTransport(socket)
-        call = _calls.create_sandbox(
-            image=image,
-            memory_bytes=memory_bytes,
-            pids=pids,
-            cpu_cores=cpu_cores,
-            disk_bytes=disk_bytes,
-            env=envs,
-            cwd=cwd,
-            user=user,
-            hostname=hostname,
-            ttl_s=timeout,
-            labels=metadata,
-        )
+        origin = template.template_id if isinstance(template, AsyncTemplate) else template
+        call = _calls.create_sandbox(options, image=image, template=origin)
         try:
             return cls(transport, await transport.call(call, timeout_s=request_timeout))
         except BaseException:
@@ -88,8 +70,12 @@ class AsyncSandbox:
         metadata: Mapping[str, str] | None = None, *, socket: Socket = None
     ) -> list[SandboxInfo]:
         """The caller's sandboxes (root: all), or those with all these labels."""
-        async with AsyncDaemon(socket) as daemon:
-            return await daemon.list_sandboxes(metadata)
+        transport = AsyncTransport(socket)
+        try:
+            found = await transport.call(_calls.list_sandboxes())
+        finally:
+            await transport.close()
+        return [info for info in found if (metadata or {}).items() <= info.labels.items()]
 
     @property
     def sandbox_id(self) -> str:
@@ -116,6 +102,18 @@ class AsyncSandbox:
     async def set_timeout(self, timeout: float | None) -> None:
         """A new time to live in seconds, counted from now; None removes the deadline."""
         await self._transport.call(_calls.set_ttl(self.sandbox_id, timeout))
+
+    async def snapshot(self, metadata: Mapping[str, str] | None = None) -> AsyncTemplate:
+        """The sandbox as it is now, as a template; the sandbox goes on."""
+        call = _template_calls.snapshot_sandbox(self.sandbox_id, metadata)
+        info = await self._transport.call(call, timeout_s=None)
+        return AsyncTemplate(AsyncTransport(self._transport.socket), info)
+
+    async def fork(self, count: int = 1, **options: Unpack[ForkOptions]) -> builtins.list[Self]:
+        """`count` sandboxes that go on from where this one is now; all of them, or an error."""
+        call = _template_calls.fork_sandbox(self.sandbox_id, count, options)
+        made = await self._transport.call(call, timeout_s=None)
+        return [type(self)(AsyncTransport(self._transport.socket), info) for info in made]
 
     async def kill(self) -> bool:
         """Ends the sandbox and deletes its files. False when it was gone already."""
@@ -147,50 +145,62 @@ class AsyncSandbox:
         return f"<{type(self).__name__} {self.sandbox_id} image={self._info.image}>"
 
 
-class AsyncDaemon:
-    """What concerns the daemon as a whole: its figures, its sandboxes, its images."""
+class AsyncTemplate:
+    """A sandbox that was captured, to be forked any number of times. Lives until `remove`."""
 
-    def __init__(self, socket: Socket = None) -> None:
-        self._transport = AsyncTransport(socket)
+    def __init__(self, transport: AsyncTransport, info: TemplateInfo) -> None:
+        self._transport = transport
+        self._info = info
+
+    @classmethod
+    async def get(cls, template_id: str, *, socket: Socket = None) -> Self:
+        """A template that exists already."""
+        transport = AsyncTransport(socket)
+        try:
+            call = _template_calls.get_template(template_id)
+            return cls(transport, await transport.call(call))
+        except BaseException:
+            await transport.close()
+            raise
+
+    @staticmethod
+    async def list(
+        metadata: Mapping[str, str] | None = None, *, socket: Socket = None
+    ) -> list[TemplateInfo]:
+        """The caller's templates (root: all), or those with all these labels."""
+        transport = AsyncTransport(socket)
+        try:
+            return await transport.call(_template_calls.list_templates(metadata))
+        finally:
+            await transport.close()
 
     @property
-    def socket(self) -> str:
-        return self._transport.socket
+    def template_id(self) -> str:
+        return self._info.id
 
-    async def info(self) -> DaemonInfo:
-        return await self._transport.call(_calls.daemon_info())
+    @property
+    def info(self) -> TemplateInfo:
+        return self._info
 
-    async def check_health(self) -> None:
-        """Returns when the daemon answers, else raises."""
-        await self._transport.call(_calls.health(), timeout_s=10.0)
+    async def fork(
+        self, count: int = 1, **options: Unpack[ForkOptions]
+    ) -> builtins.list[AsyncSandbox]:
+        """`count` sandboxes of the template; all of them, or an error."""
+        call = _template_calls.fork_template(self.template_id, count, options)
+        made = await self._transport.call(call, timeout_s=None)
+        return [AsyncSandbox(AsyncTransport(self._transport.socket), info) for info in made]
 
-    async def list_sandboxes(self, metadata: Mapping[str, str] | None = None) -> list[SandboxInfo]:
-        wanted = (metadata or {}).items()
-        found = await self._transport.call(_calls.list_sandboxes())
-        return [info for info in found if wanted <= info.labels.items()]
-
-    async def list_images(self) -> list[ImageInfo]:
-        return await self._transport.call(_calls.list_images())
-
-    async def import_image_tar(self, name: str, tar: AsyncData) -> ImageInfo:
-        """Sends the tar of a root filesystem, in pieces. For root only."""
-        return await self._transport.call(
-            _calls.put_image(name), content=async_pieces(tar), timeout_s=None
-        )
-
-    async def remove_image(self, name: str) -> None:
-        await self._transport.call(_calls.remove_image(name))
+    async def remove(self) -> bool:
+        """Forgets the template; forks of it live on. False when it was gone already."""
+        try:
+            await self._transport.call(_template_calls.remove_template(self.template_id))
+        except NotFound:
+            return False
+        return True
 
     async def close(self) -> None:
+        """Closes the connections and keeps the template."""
         await self._transport.close()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.template_id} of {self._info.sandbox}>"

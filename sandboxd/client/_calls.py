@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 
 from sandboxd.client._call import Call, decoded, encoded, given, items, nothing, target
 from sandboxd.client.types import (
+    CommandInfo,
     DaemonInfo,
     FileEntry,
     FileListing,
-    ImageInfo,
+    ForkOptions,
     SandboxInfo,
     SandboxMetrics,
 )
@@ -46,38 +47,37 @@ def health() -> Call[None]:
 
 
 def create_sandbox(
-    *,
-    image: str,
-    memory_bytes: int | None = None,
-    pids: int | None = None,
-    cpu_cores: float | None = None,
-    disk_bytes: int | None = None,
-    env: Mapping[str, str] | None = None,
-    cwd: str | None = None,
-    user: str | None = None,
-    hostname: str | None = None,
-    ttl_s: float | None = None,
-    labels: Mapping[str, str] | None = None,
+    options: ForkOptions, *, image: str | None = None, template: str | None = None
 ) -> Call[SandboxInfo]:
-    limits = given(memory_bytes=memory_bytes, pids=pids, cpu_cores=cpu_cores, disk_bytes=disk_bytes)
-    body = given(
-        image=image,
-        limits=limits or None,
-        env=dict(env) if env else None,
-        cwd=cwd,
-        user=user,
-        hostname=hostname,
-        ttl_s=ttl_s,
-        labels=dict(labels) if labels else None,
-    )
+    """Of an image, or of a template; of neither: of the daemon's own choice."""
+    body = given(image=image, template=template) | sandbox_options(options)
     return Call(
         "create sandbox",
-        f"from image {image}",
+        f"from {template or f'image {image}'}",
         "POST",
         target("sandboxes"),
         lambda b: SandboxInfo.from_json(decoded(b)),
         encoded(body),
         CONTENT_TYPE_JSON,
+    )
+
+
+def sandbox_options(options: ForkOptions) -> dict[str, object]:
+    """Fields of a body: what may be said of any new sandbox."""
+    limits = given(
+        memory_bytes=options.get("memory_bytes"),
+        pids=options.get("pids"),
+        cpu_cores=options.get("cpu_cores"),
+        disk_bytes=options.get("disk_bytes"),
+    )
+    return given(
+        limits=limits or None,
+        env=dict(options.get("envs") or {}) or None,
+        cwd=options.get("cwd"),
+        user=options.get("user"),
+        hostname=options.get("hostname"),
+        ttl_s=options.get("timeout"),
+        labels=dict(options.get("metadata") or {}) or None,
     )
 
 
@@ -186,6 +186,26 @@ def send_stdin(sandbox_id: str, exec_id: int, data: bytes, *, eof: bool) -> Call
     )
 
 
+def list_commands(sandbox_id: str) -> Call[list[CommandInfo]]:
+    return Call(
+        "list commands",
+        sandbox_id,
+        "GET",
+        target("sandboxes", sandbox_id, "execs"),
+        lambda b: [CommandInfo.from_json(item) for item in items(b, "commands")],
+    )
+
+
+def read_output(sandbox_id: str, exec_id: int, stream: str) -> Call[bytes]:
+    return Call(
+        "read output",
+        f"command {exec_id} of {sandbox_id}",
+        "GET",
+        target("sandboxes", sandbox_id, "execs", str(exec_id), "output", stream=stream),
+        bytes,
+    )
+
+
 def send_signal(sandbox_id: str, exec_id: int, signal: int, *, whole_tree: bool) -> Call[None]:
     return Call(
         f"send signal {signal}",
@@ -282,56 +302,3 @@ def make_directory(
 
 def _octal(mode: int | None) -> str | None:
     return None if mode is None else f"{mode:o}"
-
-
-# Images
-
-
-def list_images() -> Call[list[ImageInfo]]:
-    return Call(
-        "list images",
-        "daemon",
-        "GET",
-        target("images"),
-        lambda b: [ImageInfo.from_json(item) for item in items(b, "images")],
-    )
-
-
-def put_image(name: str) -> Call[ImageInfo]:
-    return Call(
-        "import image",
-        name,
-        "PUT",
-        target("images", name),
-        lambda b: ImageInfo.from_json(decoded(b)),
-        b"",
-        "application/x-tar",
-    )
-
-
-def import_image(name: str, path: str) -> Call[ImageInfo]:
-    return Call(
-        "import image",
-        name,
-        "POST",
-        target("images", name, "import"),
-        lambda b: ImageInfo.from_json(decoded(b)),
-        encoded({"path": path}),
-        CONTENT_TYPE_JSON,
-    )
-
-
-def build_base(name: str, suite: str | None, packages: Sequence[str] | None) -> Call[None]:
-    return Call(
-        "build image",
-        name,
-        "POST",
-        target("images", name, "build-base"),
-        nothing,
-        encoded(given(suite=suite, packages=list(packages) if packages else None)),
-        CONTENT_TYPE_JSON,
-    )
-
-
-def remove_image(name: str) -> Call[None]:
-    return Call("remove image", name, "DELETE", target("images", name), nothing)

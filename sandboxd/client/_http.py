@@ -17,6 +17,7 @@ from sandboxd.errors import OperationTimeout
 from sandboxd.protocol import DEFAULT_SOCKET, SOCKET_ENV
 
 T = TypeVar("T")
+Socket = str | os.PathLike[str] | None
 
 DEFAULT_REQUEST_TIMEOUT_S = 60.0
 CONNECT_TIMEOUT_S = 10.0

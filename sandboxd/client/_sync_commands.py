@@ -22,7 +22,7 @@ from sandboxd.client._exec import (
 )
 from sandboxd.client._http import EXEC_GRACE_S
 from sandboxd.client._sync_transport import SyncTransport
-from sandboxd.client.types import CommandResult, Exit, Output, Started
+from sandboxd.client.types import CommandInfo, CommandResult, Exit, Output, Started
 from sandboxd.errors import VenusError
 from sandboxd.protocol import StdinMode
 
@@ -243,6 +243,18 @@ class Commands:
                 return handle.wait(on_stdout=on_stdout, on_stderr=on_stderr, check=check)
             with handle.feeding(stdin):
                 return handle.wait(on_stdout=on_stdout, on_stderr=on_stderr, check=check)
+
+    def list(self) -> list[CommandInfo]:
+        """Commands that run, also those that a fork was born with."""
+        return self._transport.call(_calls.list_commands(self._sandbox_id))
+
+    def output(self, exec_id: int, stream: Literal["stdout", "stderr"] = "stdout") -> bytes:
+        """The end of what a command that a fork was born with has written since."""
+        return self._transport.call(_calls.read_output(self._sandbox_id, exec_id, stream))
+
+    def send_stdin(self, exec_id: int, data: bytes, *, eof: bool = False) -> None:
+        """Writes to the open input of a command that a fork was born with."""
+        self._transport.call(_calls.send_stdin(self._sandbox_id, exec_id, data, eof=eof))
 
     def _start(
         self,

@@ -1,24 +1,19 @@
-"""`Sandbox` and `Daemon`, for threads."""
+"""`Sandbox` and `Template`, for threads."""
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Iterator, Mapping, Sequence
+import builtins
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
-from sandboxd.client import _calls
-from sandboxd.client._data import Data, pieces
-from sandboxd.client._http import DEFAULT_REQUEST_TIMEOUT_S
+from sandboxd.client import _calls, _template_calls
+from sandboxd.client._http import DEFAULT_REQUEST_TIMEOUT_S, Socket
 from sandboxd.client._sync_commands import Commands
 from sandboxd.client._sync_files import Files
 from sandboxd.client._sync_transport import SyncTransport
-from sandboxd.client.errors import ConnectionLost
-from sandboxd.client.types import DaemonInfo, ImageInfo, SandboxInfo, SandboxMetrics
-from sandboxd.errors import NotFound, SandboxGone, error_from_json
-
-Socket = str | os.PathLike[str] | None
+from sandboxd.client.types import ForkOptions, SandboxInfo, SandboxMetrics, TemplateInfo
+from sandboxd.errors import NotFound, SandboxGone
 
 
 class Sandbox:
@@ -36,40 +31,23 @@ class Sandbox:
     @classmethod
     def create(
         cls,
-        image: str = "base",
+        image: str | None = None,
         *,
-        memory_bytes: int | None = None,
-        pids: int | None = None,
-        cpu_cores: float | None = None,
-        disk_bytes: int | None = None,
-        envs: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        user: str | None = None,
-        hostname: str | None = None,
-        timeout: float | None = None,
-        metadata: Mapping[str, str] | None = None,
+        template: str | Template | None = None,
         socket: Socket = None,
         request_timeout: float | None = DEFAULT_REQUEST_TIMEOUT_S,
+        **options: Unpack[ForkOptions],
     ) -> Self:
-        """Makes a sandbox. `timeout` in seconds is its time to live; None means until killed.
+        """Makes a sandbox, of an image (`base`, unless named) or of a template.
 
-        What is None takes the daemon's default; `envs`, `cwd` and `user` are the defaults of
-        its commands.
+        Options: `memory_bytes`, `pids`, `cpu_cores` and `disk_bytes` are its limits; `envs`, `cwd`
+        and `user` the defaults of its commands; `timeout` in seconds its time to live, without
+        which it lives until killed; `hostname`; `metadata`, its labels. What is None or absent
+        takes the daemon's default, or the template's.
         """
         transport = SyncTransport(socket)
-        call = _calls.create_sandbox(
-            image=image,
-            memory_bytes=memory_bytes,
-            pids=pids,
-            cpu_cores=cpu_cores,
-            disk_bytes=disk_bytes,
-            env=envs,
-            cwd=cwd,
-            user=user,
-            hostname=hostname,
-            ttl_s=timeout,
-            labels=metadata,
-        )
+        origin = template.template_id if isinstance(template, Template) else template
+        call = _calls.create_sandbox(options, image=image, template=origin)
         try:
             return cls(transport, transport.call(call, timeout_s=request_timeout))
         except BaseException:
@@ -91,8 +69,12 @@ class Sandbox:
         metadata: Mapping[str, str] | None = None, *, socket: Socket = None
     ) -> list[SandboxInfo]:
         """The caller's sandboxes (root: all), or those with all these labels."""
-        with Daemon(socket) as daemon:
-            return daemon.list_sandboxes(metadata)
+        transport = SyncTransport(socket)
+        try:
+            found = transport.call(_calls.list_sandboxes())
+        finally:
+            transport.close()
+        return [info for info in found if (metadata or {}).items() <= info.labels.items()]
 
     @property
     def sandbox_id(self) -> str:
@@ -119,6 +101,18 @@ class Sandbox:
     def set_timeout(self, timeout: float | None) -> None:
         """A new time to live in seconds, counted from now; None removes the deadline."""
         self._transport.call(_calls.set_ttl(self.sandbox_id, timeout))
+
+    def snapshot(self, metadata: Mapping[str, str] | None = None) -> Template:
+        """The sandbox as it is now, as a template; the sandbox goes on."""
+        call = _template_calls.snapshot_sandbox(self.sandbox_id, metadata)
+        info = self._transport.call(call, timeout_s=None)
+        return Template(SyncTransport(self._transport.socket), info)
+
+    def fork(self, count: int = 1, **options: Unpack[ForkOptions]) -> builtins.list[Self]:
+        """`count` sandboxes that go on from where this one is now; all of them, or an error."""
+        call = _template_calls.fork_sandbox(self.sandbox_id, count, options)
+        made = self._transport.call(call, timeout_s=None)
+        return [type(self)(SyncTransport(self._transport.socket), info) for info in made]
 
     def kill(self) -> bool:
         """Ends the sandbox and deletes its files. False when it was gone already."""
@@ -150,81 +144,60 @@ class Sandbox:
         return f"<{type(self).__name__} {self.sandbox_id} image={self._info.image}>"
 
 
-class Daemon:
-    """What concerns the daemon as a whole: its figures, its sandboxes, its images."""
+class Template:
+    """A sandbox that was captured, to be forked any number of times. Lives until `remove`."""
 
-    def __init__(self, socket: Socket = None) -> None:
-        self._transport = SyncTransport(socket)
+    def __init__(self, transport: SyncTransport, info: TemplateInfo) -> None:
+        self._transport = transport
+        self._info = info
+
+    @classmethod
+    def get(cls, template_id: str, *, socket: Socket = None) -> Self:
+        """A template that exists already."""
+        transport = SyncTransport(socket)
+        try:
+            call = _template_calls.get_template(template_id)
+            return cls(transport, transport.call(call))
+        except BaseException:
+            transport.close()
+            raise
+
+    @staticmethod
+    def list(
+        metadata: Mapping[str, str] | None = None, *, socket: Socket = None
+    ) -> list[TemplateInfo]:
+        """The caller's templates (root: all), or those with all these labels."""
+        transport = SyncTransport(socket)
+        try:
+            return transport.call(_template_calls.list_templates(metadata))
+        finally:
+            transport.close()
 
     @property
-    def socket(self) -> str:
-        return self._transport.socket
+    def template_id(self) -> str:
+        return self._info.id
 
-    def info(self) -> DaemonInfo:
-        return self._transport.call(_calls.daemon_info())
+    @property
+    def info(self) -> TemplateInfo:
+        return self._info
 
-    def check_health(self) -> None:
-        """Returns when the daemon answers, else raises."""
-        self._transport.call(_calls.health(), timeout_s=10.0)
+    def fork(self, count: int = 1, **options: Unpack[ForkOptions]) -> builtins.list[Sandbox]:
+        """`count` sandboxes of the template; all of them, or an error."""
+        call = _template_calls.fork_template(self.template_id, count, options)
+        made = self._transport.call(call, timeout_s=None)
+        return [Sandbox(SyncTransport(self._transport.socket), info) for info in made]
 
-    def list_sandboxes(self, metadata: Mapping[str, str] | None = None) -> list[SandboxInfo]:
-        wanted = (metadata or {}).items()
-        found = self._transport.call(_calls.list_sandboxes())
-        return [info for info in found if wanted <= info.labels.items()]
-
-    def list_images(self) -> list[ImageInfo]:
-        return self._transport.call(_calls.list_images())
-
-    def import_image_tar(self, name: str, tar: Data) -> ImageInfo:
-        """Sends the tar of a root filesystem, in pieces. For root only."""
-        return self._transport.call(_calls.put_image(name), content=pieces(tar), timeout_s=None)
-
-    def import_image_directory(self, name: str, path: str | os.PathLike[str]) -> ImageInfo:
-        """Copies a directory on the daemon's host; For root only."""
-        return self._transport.call(
-            _calls.import_image(name, os.path.abspath(path)), timeout_s=None
-        )
-
-    def build_base_image(
-        self, name: str, *, suite: str | None = None, packages: Sequence[str] | None = None
-    ) -> Iterator[str]:
-        """Builds a Debian image with mmdebstrap; yields lines of progress. For root only."""
-        call = _calls.build_base(name, suite, packages)
-        with self._transport.stream(call, timeout_s=None) as chunks:
-            yield from _progress(chunks)
-
-    def remove_image(self, name: str) -> None:
-        self._transport.call(_calls.remove_image(name))
+    def remove(self) -> bool:
+        """Forgets the template; forks of it live on. False when it was gone already."""
+        try:
+            self._transport.call(_template_calls.remove_template(self.template_id))
+        except NotFound:
+            return False
+        return True
 
     def close(self) -> None:
+        """Closes the connections and keeps the template."""
         self._transport.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-def _progress(chunks: Iterator[bytes]) -> Iterator[str]:
-    """Lines of a build, whose last one must be its result; an error is raised."""
-    rest = b""
-    finished = False
-    for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            if not line:
-                continue
-            value = json.loads(line)
-            if "error" in value:
-                raise error_from_json(value)
-            if "line" in value:
-                yield str(value["line"])
-            finished = "image" in value
-    if not finished:
-        raise ConnectionLost("the answer ended before the build did", operation="build image")
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.template_id} of {self._info.sandbox}>"

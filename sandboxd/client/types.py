@@ -13,7 +13,7 @@ import stat as stat_bits
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Self, TypedDict
 
 from sandboxd.errors import InternalError
 from sandboxd.protocol import ExitReason
@@ -87,6 +87,8 @@ class SandboxInfo(_FromJson):
     expires_at: float | None = None
     hostname: str = ""
     init_pid: int | None = None
+    generation: str = ""
+    template: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "state", SandboxState(self.state))
@@ -110,6 +112,62 @@ class SandboxInfo(_FromJson):
         if self.expires_at is None:
             return None
         return dt.datetime.fromtimestamp(self.expires_at, dt.UTC)
+
+
+class ForkOptions(TypedDict, total=False):
+    """What is different in a fork; what is absent is as in the original."""
+
+    memory_bytes: int | None
+    pids: int | None
+    cpu_cores: float | None
+    disk_bytes: int | None
+    envs: Mapping[str, str] | None
+    cwd: str | None
+    user: str | None
+    hostname: str | None
+    timeout: float | None
+    metadata: Mapping[str, str] | None
+
+
+@dataclass(frozen=True)
+class TemplateInfo(_FromJson):
+    """A template as the daemon knows it. `own_bytes` are pages that no other template holds."""
+
+    id: str
+    tenant_uid: int
+    image: str
+    sandbox: str
+    limits: SandboxLimits
+    env: dict[str, str]
+    cwd: str
+    user: str
+    labels: dict[str, str]
+    created_at: float
+    parent: str | None = None
+    layers: int = 0
+    processes: int = 0
+    threads: int = 0
+    mappings: int = 0
+    own_bytes: int = 0
+    inherited_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.limits, SandboxLimits):
+            object.__setattr__(self, "limits", SandboxLimits.from_json(self.limits))
+
+
+@dataclass(frozen=True)
+class CommandInfo(_FromJson):
+    """A command that the daemon knows of; `inherited` ones came with a fork."""
+
+    exec_id: int
+    pid: int
+    running: bool
+    inherited: bool = False
+    exit_code: int | None = None
+    signal: int | None = None
+    stdout_bytes: int = 0
+    stderr_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ class ExecKind(enum.IntEnum):
     RENAME = 7
     CHMOD = 8
     RESTORE = 9
+    RESTORED = 10
 
 
 class FileFlag(enum.IntFlag):
@@ -73,6 +74,7 @@ class ExecStep(enum.IntEnum):
     CWD = 11
     SECCOMP = 12
     EXEC = 13
+    RESTORE = 14
 
 
 class ExecState(enum.IntEnum):

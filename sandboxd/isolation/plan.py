@@ -72,6 +72,7 @@ NETWORK_SYSCTLS = {
 }
 
 DEV_SIZE_BYTES, DEV_INODES = 64 << 10, 1024
+GENERATION_DIR = "/run/venus"
 RUN_SIZE_BYTES, RUN_INODES = 64 * MIB, 65536
 PSEUDO_TERMINALS = 256
 # An empty file on a tmpfs costs about a KiB of the sandbox's own memory: this bounds the count
@@ -91,6 +92,7 @@ class IsolationSpec:
     sandbox_id: str
     hostname: str
     memory_bytes: int
+    generation: str = ""
     open_files: int = DEFAULT_OPEN_FILES
     """Hard limit of open descriptors; the daemon's own, which cannot be exceeded."""
 
@@ -106,12 +108,14 @@ def setup_ops(spec: IsolationSpec) -> list[SetupOp]:
         DetachOldRoot(),
         *_devices(),
         *_memory_filesystems(spec.memory_bytes),
+        *_generation(spec.generation),
         SetHostname(spec.hostname),
         LoopbackUp(),
         *_names(spec.hostname),
         *(WriteFile(path, data) for path, data in NETWORK_SYSCTLS.items()),
         *(MaskPath(path) for path in MASKED_PATHS),
         *(BindReadOnly(path) for path in READ_ONLY_PATHS),
+        BindReadOnly(GENERATION_DIR, optional=False),
     ]
 
 
@@ -182,6 +186,19 @@ def _memory_filesystems(memory_bytes: int) -> list[SetupOp]:
         MakeDirectory("/run"),
         Mount("tmpfs", "/run", flags, _tmpfs(min(RUN_SIZE_BYTES, size), RUN_INODES, 0o755)),
         MakeDirectory("/run/lock", STICKY_WORLD),
+    ]
+
+
+def _generation(generation: str) -> list[SetupOp]:
+    """Which sandbox this is, for programs that must know that they were forked.
+
+    In a filesystem of its own, sealed at the end: not even the sandbox's root changes it, and a
+    snapshot, which takes what is written to memory, does not carry it into a fork.
+    """
+    return [
+        MakeDirectory(GENERATION_DIR),
+        Mount("tmpfs", GENERATION_DIR, MS_NOSUID | MS_NODEV | MS_NOEXEC, _tmpfs(4096, 8, 0o755)),
+        WriteFile(f"{GENERATION_DIR}/generation", f"{generation}\n".encode(), 0o444),
     ]
 
 

@@ -135,6 +135,23 @@ class BtrfsStore:
     def rename(self, source: tuple[Collection, str], target: tuple[Collection, str]) -> None:
         rename_volume(self.path(*source), self.path(*target))
 
+    def flush(self, collection: Collection, name: str) -> None:
+        with storage_errors("flush volume", name):
+            mounts.sync_filesystem(self.path(collection, name))
+
+    def freeze(self, source: tuple[Collection, str], target: tuple[Collection, str]) -> None:
+        collection, name = target
+        with storage_errors("freeze volume", source[1]):
+            source_fd = os.open(
+                checked_name(source[1]), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC,
+                dir_fd=self._collection_fds[source[0]],
+            )  # fmt: skip
+            try:
+                parent_fd = self._collection_fds[collection]
+                btrfs_calls.snapshot_subvolume(parent_fd, checked_name(name), source_fd)
+            finally:
+                os.close(source_fd)
+
     def remove(self, collection: Collection, name: str) -> None:
         parent_fd = self._collection_fds[collection]
         with storage_errors("remove volume", f"{collection.value}/{checked_name(name)}"):

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from sandboxd.errors import Unsupported
+from sandboxd.storage.tree_copy import copy_tree
 from sandboxd.storage.tree_removal import remove_tree
 from sandboxd.storage.volumes import (
     Collection,
@@ -49,6 +50,19 @@ class PlainStore:
 
     def rename(self, source: tuple[Collection, str], target: tuple[Collection, str]) -> None:
         rename_volume(self.path(*source), self.path(*target))
+
+    def flush(self, collection: Collection, name: str) -> None:
+        """A copy reads from the page cache."""
+
+    def freeze(self, source: tuple[Collection, str], target: tuple[Collection, str]) -> None:
+        path = self.path(*target)
+        with storage_errors("freeze volume", source[1]):
+            path.mkdir(mode=0o755)
+            try:
+                copy_tree(self.path(*source) / "upper", path / "upper")
+            except BaseException:
+                self.remove(*target)
+                raise
 
     def remove(self, collection: Collection, name: str) -> None:
         path = self.path(collection, name)

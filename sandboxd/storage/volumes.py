@@ -22,6 +22,7 @@ class Collection(enum.Enum):
     UPPERS = "uppers"
     IMAGES = "images"
     INCOMING = "incoming"
+    LAYERS = "layers"
 
 
 class StorageConfig(Protocol):
@@ -61,6 +62,15 @@ class VolumeStore(Protocol):
 
     def remove(self, collection: Collection, name: str) -> None:
         """Remove a volume and all in it; no error if there is none."""
+
+    def flush(self, collection: Collection, name: str) -> None:
+        """Write out what the page cache holds of a volume, so that `freeze` finds little to do."""
+
+    def freeze(self, source: tuple[Collection, str], target: tuple[Collection, str]) -> None:
+        """Make a new volume that holds `upper` of the source as it is now, and never changes.
+
+        `FileExistsError` if the target exists. Nobody may write to the source meanwhile.
+        """
 
     def used_bytes(self, collection: Collection, name: str) -> int | None:
         """What the volume occupies, as of a few seconds ago; None where nobody counts."""

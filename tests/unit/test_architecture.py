@@ -32,6 +32,8 @@ PURE = {
     "sandboxd/isolation/plan.py": IO_MODULES - {"sandboxd", "os", "pathlib"},
     "sandboxd/client/_call.py": IO_MODULES - {"sandboxd"},
     "sandboxd/client/_calls.py": IO_MODULES - {"sandboxd"},
+    "sandboxd/client/_image_calls.py": IO_MODULES - {"sandboxd"},
+    "sandboxd/client/_template_calls.py": IO_MODULES - {"sandboxd"},
     "sandboxd/client/_exec.py": IO_MODULES - {"sandboxd"},
 }
 

@@ -58,6 +58,16 @@ def test_each_bound_refuses_by_its_name(population: Population) -> None:
     population.admit(2, 0)
 
 
+def test_a_row_is_admitted_whole_or_not_at_all(population: Population) -> None:
+    population.remove(population.find(0, "a", "x"))
+    population.remove(population.find(0, "c", "x"))
+    with pytest.raises(LimitExceeded, match="max_sandboxes_per_tenant is 2"):
+        population.admit(1, 0, 2)
+    with pytest.raises(LimitExceeded, match="max_queued_creates is 1"):
+        population.admit(2, 0, 2)
+    population.admit(1, 0, 1)
+
+
 def test_root_sees_all_and_a_tenant_its_own(population: Population) -> None:
     assert [each.sandbox_id for each in population.visible(0)] == ["a", "b", "c"]
     assert [each.sandbox_id for each in population.visible(2)] == ["c"]

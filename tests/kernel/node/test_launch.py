@@ -26,7 +26,7 @@ from sandboxd.launch import Launcher
 from sandboxd.storage import Collection
 from tests.kernel.node.harness import IMAGE, Box, request, running_box, running_launcher
 
-STEPS = ("run directory", "image", "upper", "groups", "control socket", "init")
+STEPS = ("run directory", "image", "layers", "upper", "groups", "control socket", "init")
 
 
 def mount_lines() -> list[str]:

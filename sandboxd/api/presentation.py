@@ -1,0 +1,104 @@
+"""Between the bodies of the API and the daemon's own values."""
+
+from __future__ import annotations
+
+from sandboxd.api import models, models_templates
+from sandboxd.bounds import CreateOptions
+from sandboxd.errors import Conflict
+from sandboxd.exec_session import RunningExec
+from sandboxd.launch_request import Limits
+from sandboxd.sandbox import LiveSandbox
+from sandboxd.templates.template import Template
+
+
+def create_options(body: models.SandboxOptions, image: str) -> CreateOptions:
+    """What a request asks for."""
+    return CreateOptions(
+        image=image,
+        memory_bytes=body.limits.memory_bytes,
+        pids=body.limits.pids,
+        cpu_cores=body.limits.cpu_cores,
+        disk_bytes=body.limits.disk_bytes,
+        env=body.env,
+        cwd=body.cwd,
+        user=body.user,
+        hostname=body.hostname,
+        ttl_s=body.ttl_s,
+        labels=body.labels,
+    )
+
+
+def sandbox_info(sandbox: LiveSandbox) -> models.SandboxInfo:
+    """What a tenant sees of a sandbox."""
+    record = sandbox.record
+    if record is None:
+        raise Conflict(
+            "the sandbox is still being created", operation="get sandbox", object=sandbox.sandbox_id
+        )
+    return models.SandboxInfo(
+        id=sandbox.sandbox_id,
+        image=record.image,
+        state=sandbox.state.value,
+        tenant_uid=sandbox.tenant_uid,
+        limits=_limits(
+            Limits(record.memory_bytes, record.pids, record.cpu_cores, record.disk_bytes)
+        ),
+        env=record.env,
+        cwd=record.cwd,
+        user=record.user,
+        hostname=record.hostname,
+        labels=record.labels,
+        created_at=record.created_at,
+        expires_at=sandbox.expires_at(),
+        init_pid=record.init_pid,
+        generation=record.generation_id,
+        template=record.template or None,
+    )
+
+
+def template_info(template: Template) -> models_templates.TemplateInfo:
+    """What a tenant sees of a template."""
+    record = template.record
+    return models_templates.TemplateInfo(
+        id=record.template_id,
+        tenant_uid=record.tenant_uid,
+        image=record.image,
+        parent=record.parent or None,
+        sandbox=record.sandbox_id,
+        limits=_limits(record.limits),
+        env=record.env,
+        cwd=record.cwd,
+        user=record.user,
+        labels=record.labels,
+        created_at=record.created_at,
+        layers=len(record.layers),
+        processes=record.counts["processes"],
+        threads=record.counts.get("threads", 0),
+        mappings=record.counts.get("mappings", 0),
+        own_bytes=record.counts.get("extent_bytes", 0),
+        inherited_bytes=record.counts.get("inherited_bytes", 0),
+    )
+
+
+def command_info(running: RunningExec) -> models.CommandInfo:
+    """What a tenant sees of a command."""
+    exited = running.exited
+    return models.CommandInfo(
+        exec_id=running.exec_id,
+        pid=running.pid,
+        running=not running.over,
+        inherited=running.keeps_output,
+        exit_code=exited.exit_code if exited is not None and running.pid else None,
+        signal=exited.signal if exited is not None else None,
+        stdout_bytes=running.stdout.total_bytes if running.stdout else 0,
+        stderr_bytes=running.stderr.total_bytes if running.stderr else 0,
+    )
+
+
+def _limits(limits: Limits) -> models.SandboxLimits:
+    return models.SandboxLimits(
+        memory_bytes=limits.memory_bytes,
+        pids=limits.pids,
+        cpu_cores=limits.cpu_cores,
+        disk_bytes=limits.disk_bytes,
+    )

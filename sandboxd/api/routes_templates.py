@@ -1,0 +1,119 @@
+"""Routes of snapshots, forks and templates."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+
+from sandboxd.api import models, models_templates
+from sandboxd.api.context import ApiContext, Context, CurrentPeer, error_answers
+from sandboxd.api.presentation import create_options, sandbox_info, template_info
+from sandboxd.errors import InvalidRequest
+from sandboxd.sandbox import LiveSandbox
+
+router = APIRouter(prefix="/v1", tags=["templates"])
+
+_FORK_ERRORS = error_answers(400, 404, 409, 410, 422, 429, 501, 504, 507)
+Label = Annotated[list[str] | None, Query(description="NAME=VALUE; those that have all of them")]
+
+
+@router.post(
+    "/sandboxes/{sandbox_id}/snapshot",
+    status_code=201,
+    operation_id="snapshot_sandbox",
+    responses=error_answers(400, 404, 409, 410, 422, 429, 507),
+)
+async def snapshot_sandbox(
+    sandbox_id: str, body: models_templates.SnapshotRequest, context: Context, peer: CurrentPeer
+) -> models_templates.TemplateInfo:
+    """The sandbox as it is now, as a template; the sandbox goes on."""
+    sandbox = context.service.population.find(peer.uid, sandbox_id, "snapshot sandbox")
+    return template_info(await context.templates.snapshot(sandbox, body.labels))
+
+
+@router.post(
+    "/sandboxes/{sandbox_id}/fork",
+    status_code=201,
+    operation_id="fork_sandbox",
+    responses=_FORK_ERRORS,
+)
+async def fork_sandbox(
+    sandbox_id: str,
+    body: models_templates.ForkRequest,
+    request: Request,
+    context: Context,
+    peer: CurrentPeer,
+) -> models.SandboxList:
+    """Sandboxes that go on from where this one is now; all, or none."""
+    sandbox = context.service.population.find(peer.uid, sandbox_id, "fork")
+    options = create_options(body, sandbox.image)
+    made = await context.templates.fork(sandbox, options, body.count)
+    return await _answer(context, request, made)
+
+
+@router.post(
+    "/templates/{template_id}/fork",
+    status_code=201,
+    operation_id="fork_template",
+    responses=_FORK_ERRORS,
+)
+async def fork_template(
+    template_id: str,
+    body: models_templates.ForkRequest,
+    request: Request,
+    context: Context,
+    peer: CurrentPeer,
+) -> models.SandboxList:
+    """Sandboxes of the template; all, or none."""
+    template = context.templates.store.find(peer.uid, template_id, "fork")
+    options = create_options(body, template.record.image)
+    made = await context.templates.fork_template(template, options, body.count)
+    return await _answer(context, request, made)
+
+
+async def _answer(
+    context: ApiContext, request: Request, made: list[LiveSandbox]
+) -> models.SandboxList:
+    if await request.is_disconnected():
+        # Nobody will ever learn their ids.
+        for sandbox in made:
+            await context.service.destroy(sandbox)
+    return models.SandboxList(sandboxes=[sandbox_info(each) for each in made])
+
+
+@router.get("/templates", operation_id="list_templates", responses=error_answers(400))
+async def list_templates(
+    context: Context, peer: CurrentPeer, label: Label = None
+) -> models_templates.TemplateList:
+    """The peer's templates; root sees all."""
+    wanted = {}
+    for pair in label or []:
+        name, separator, value = pair.partition("=")
+        if not name or not separator:
+            raise InvalidRequest(
+                "not NAME=VALUE", operation="list templates", object="query label", cause=pair[:200]
+            )
+        wanted[name] = value
+    found = context.templates.store.visible(peer.uid, wanted)
+    return models_templates.TemplateList(templates=[template_info(each) for each in found])
+
+
+@router.get("/templates/{template_id}", operation_id="get_template", responses=error_answers(404))
+async def get_template(
+    template_id: str, context: Context, peer: CurrentPeer
+) -> models_templates.TemplateInfo:
+    """One template."""
+    return template_info(context.templates.store.find(peer.uid, template_id, "get template"))
+
+
+@router.delete(
+    "/templates/{template_id}",
+    status_code=204,
+    operation_id="remove_template",
+    responses=error_answers(404),
+)
+async def remove_template(template_id: str, context: Context, peer: CurrentPeer) -> None:
+    """Forget it; forks of it live on."""
+    template = context.templates.store.find(peer.uid, template_id, "remove template")
+    await context.templates.remove(template)

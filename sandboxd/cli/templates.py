@@ -1,0 +1,109 @@
+"""fork, snapshot, template."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from typing import Any
+
+import click
+
+from sandboxd.cli.options import as_json, fork_options, sandbox_options
+from sandboxd.cli.units import parse_pairs, show_duration, show_size, table
+from sandboxd.client import Sandbox, Template, TemplateInfo
+
+_LABEL_HELP = "Label, for template ls."
+
+
+@click.command()
+@click.argument("origin", metavar="SANDBOX|TEMPLATE")
+@click.option("-n", "--count", default=1, show_default=True, type=click.IntRange(min=1))
+@sandbox_options
+@as_json
+@click.pass_obj
+def fork(socket: str, origin: str, count: int, as_json: bool, **options: Any) -> None:
+    """Make sandboxes that go on from where another one is now, and print their ids.
+
+    Processes, memory and files are the original's, each fork's own from here on. All of them are
+    made, or none.
+    """
+    made: list[Sandbox]
+    if origin.startswith("tp-"):
+        made = Template.get(origin, socket=socket).fork(count, **fork_options(options))
+    else:
+        made = Sandbox.connect(origin, socket=socket).fork(count, **fork_options(options))
+    if as_json:
+        click.echo(json.dumps([dataclasses.asdict(each.info) for each in made]))
+    else:
+        for each in made:
+            click.echo(each.sandbox_id)
+
+
+@click.command()
+@click.argument("sandbox")
+@click.option("-l", "--label", multiple=True, metavar="NAME=VALUE", help=_LABEL_HELP)
+@as_json
+@click.pass_obj
+def snapshot(socket: str, sandbox: str, label: tuple[str, ...], as_json: bool) -> None:
+    """Make a template of a sandbox as it is now, and print its id. The sandbox goes on."""
+    made = Sandbox.connect(sandbox, socket=socket).snapshot(parse_pairs(label, "--label"))
+    click.echo(json.dumps(dataclasses.asdict(made.info)) if as_json else made.template_id)
+
+
+@click.group()
+def template() -> None:
+    """Templates: captured sandboxes, to be forked any number of times."""
+
+
+@template.command("ls")
+@click.option("-q", "--quiet", is_flag=True, help="Print ids only.")
+@click.option("-l", "--label", multiple=True, metavar="NAME=VALUE", help="Only those with it.")
+@as_json
+@click.pass_obj
+def list_templates(socket: str, quiet: bool, label: tuple[str, ...], as_json: bool) -> None:
+    """List your templates; root sees everybody's."""
+    found = Template.list(parse_pairs(label, "--label"), socket=socket)
+    if as_json:
+        click.echo(json.dumps([dataclasses.asdict(info) for info in found]))
+    elif quiet:
+        for info in found:
+            click.echo(info.id)
+    else:
+        click.echo(table(_HEADER, [_row(info, time.time()) for info in found]))
+
+
+_HEADER = ("ID", "IMAGE", "OF", "AGE", "PROCESSES", "MEMORY", "INHERITED", "LAYERS", "LABELS")
+
+
+def _row(info: TemplateInfo, now: float) -> tuple[str, ...]:
+    return (
+        info.id,
+        info.image,
+        info.sandbox,
+        show_duration(now - info.created_at),
+        str(info.processes),
+        show_size(info.own_bytes),
+        show_size(info.inherited_bytes),
+        str(info.layers),
+        ",".join(f"{name}={value}" for name, value in sorted(info.labels.items())) or "-",
+    )
+
+
+@template.command("show")
+@click.argument("template_id", metavar="TEMPLATE")
+@click.pass_obj
+def show_template(socket: str, template_id: str) -> None:
+    """Print all about a template, as JSON."""
+    info = Template.get(template_id, socket=socket).info
+    click.echo(json.dumps(dataclasses.asdict(info), indent=2))
+
+
+@template.command("rm")
+@click.argument("template_ids", metavar="TEMPLATE...", nargs=-1, required=True)
+@click.pass_obj
+def remove_templates(socket: str, template_ids: tuple[str, ...]) -> None:
+    """Forget templates. Forks of them live on."""
+    for template_id in template_ids:
+        Template.get(template_id, socket=socket).remove()
+        click.echo(template_id)

@@ -1,0 +1,62 @@
+"""`AsyncDaemon`, for asyncio. The same surface as the synchronous one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+from sandboxd.client import _calls, _image_calls
+from sandboxd.client._async_transport import AsyncTransport
+from sandboxd.client._data import AsyncData, async_pieces
+from sandboxd.client._http import Socket
+from sandboxd.client.types import DaemonInfo, ImageInfo, SandboxInfo
+
+
+class AsyncDaemon:
+    """What concerns the daemon as a whole: its figures, its sandboxes, its images."""
+
+    def __init__(self, socket: Socket = None) -> None:
+        self._transport = AsyncTransport(socket)
+
+    @property
+    def socket(self) -> str:
+        return self._transport.socket
+
+    async def info(self) -> DaemonInfo:
+        return await self._transport.call(_calls.daemon_info())
+
+    async def check_health(self) -> None:
+        """Returns when the daemon answers, else raises."""
+        await self._transport.call(_calls.health(), timeout_s=10.0)
+
+    async def list_sandboxes(self, metadata: Mapping[str, str] | None = None) -> list[SandboxInfo]:
+        wanted = (metadata or {}).items()
+        found = await self._transport.call(_calls.list_sandboxes())
+        return [info for info in found if wanted <= info.labels.items()]
+
+    async def list_images(self) -> list[ImageInfo]:
+        return await self._transport.call(_image_calls.list_images())
+
+    async def import_image_tar(self, name: str, tar: AsyncData) -> ImageInfo:
+        """Sends the tar of a root filesystem, in pieces. For root only."""
+        return await self._transport.call(
+            _image_calls.put_image(name), content=async_pieces(tar), timeout_s=None
+        )
+
+    async def remove_image(self, name: str) -> None:
+        await self._transport.call(_image_calls.remove_image(name))
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()

@@ -1,0 +1,59 @@
+"""Requests about images, as values. No I/O here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sandboxd.client._call import Call, decoded, encoded, given, items, nothing, target
+from sandboxd.client.types import ImageInfo
+from sandboxd.protocol import CONTENT_TYPE_JSON
+
+
+def list_images() -> Call[list[ImageInfo]]:
+    return Call(
+        "list images",
+        "daemon",
+        "GET",
+        target("images"),
+        lambda b: [ImageInfo.from_json(item) for item in items(b, "images")],
+    )
+
+
+def put_image(name: str) -> Call[ImageInfo]:
+    return Call(
+        "import image",
+        name,
+        "PUT",
+        target("images", name),
+        lambda b: ImageInfo.from_json(decoded(b)),
+        b"",
+        "application/x-tar",
+    )
+
+
+def import_image(name: str, path: str) -> Call[ImageInfo]:
+    return Call(
+        "import image",
+        name,
+        "POST",
+        target("images", name, "import"),
+        lambda b: ImageInfo.from_json(decoded(b)),
+        encoded({"path": path}),
+        CONTENT_TYPE_JSON,
+    )
+
+
+def build_base(name: str, suite: str | None, packages: Sequence[str] | None) -> Call[None]:
+    return Call(
+        "build image",
+        name,
+        "POST",
+        target("images", name, "build-base"),
+        nothing,
+        encoded(given(suite=suite, packages=list(packages) if packages else None)),
+        CONTENT_TYPE_JSON,
+    )
+
+
+def remove_image(name: str) -> Call[None]:
+    return Call("remove image", name, "DELETE", target("images", name), nothing)

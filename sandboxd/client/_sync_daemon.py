@@ -1,0 +1,99 @@
+"""`Daemon`, for threads."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from sandboxd.client import _calls, _image_calls
+from sandboxd.client._data import Data, pieces
+from sandboxd.client._http import Socket
+from sandboxd.client._sync_transport import SyncTransport
+from sandboxd.client.errors import ConnectionLost
+from sandboxd.client.types import DaemonInfo, ImageInfo, SandboxInfo
+from sandboxd.errors import error_from_json
+
+
+class Daemon:
+    """What concerns the daemon as a whole: its figures, its sandboxes, its images."""
+
+    def __init__(self, socket: Socket = None) -> None:
+        self._transport = SyncTransport(socket)
+
+    @property
+    def socket(self) -> str:
+        return self._transport.socket
+
+    def info(self) -> DaemonInfo:
+        return self._transport.call(_calls.daemon_info())
+
+    def check_health(self) -> None:
+        """Returns when the daemon answers, else raises."""
+        self._transport.call(_calls.health(), timeout_s=10.0)
+
+    def list_sandboxes(self, metadata: Mapping[str, str] | None = None) -> list[SandboxInfo]:
+        wanted = (metadata or {}).items()
+        found = self._transport.call(_calls.list_sandboxes())
+        return [info for info in found if wanted <= info.labels.items()]
+
+    def list_images(self) -> list[ImageInfo]:
+        return self._transport.call(_image_calls.list_images())
+
+    def import_image_tar(self, name: str, tar: Data) -> ImageInfo:
+        """Sends the tar of a root filesystem, in pieces. For root only."""
+        return self._transport.call(
+            _image_calls.put_image(name), content=pieces(tar), timeout_s=None
+        )
+
+    def import_image_directory(self, name: str, path: str | os.PathLike[str]) -> ImageInfo:
+        """Copies a directory on the daemon's host; For root only."""
+        return self._transport.call(
+            _image_calls.import_image(name, os.path.abspath(path)), timeout_s=None
+        )
+
+    def build_base_image(
+        self, name: str, *, suite: str | None = None, packages: Sequence[str] | None = None
+    ) -> Iterator[str]:
+        """Builds a Debian image with mmdebstrap; yields lines of progress. For root only."""
+        call = _image_calls.build_base(name, suite, packages)
+        with self._transport.stream(call, timeout_s=None) as chunks:
+            yield from _progress(chunks)
+
+    def remove_image(self, name: str) -> None:
+        self._transport.call(_image_calls.remove_image(name))
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _progress(chunks: Iterator[bytes]) -> Iterator[str]:
+    """Lines of a build, whose last one must be its result; an error is raised."""
+    rest = b""
+    finished = False
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            if not line:
+                continue
+            value = json.loads(line)
+            if "error" in value:
+                raise error_from_json(value)
+            if "line" in value:
+                yield str(value["line"])
+            finished = "image" in value
+    if not finished:
+        raise ConnectionLost("the answer ended before the build did", operation="build image")

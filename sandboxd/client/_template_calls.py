@@ -1,0 +1,69 @@
+"""Requests about snapshots, forks and templates, as values. No I/O here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import quote
+
+from sandboxd.client._call import Call, decoded, encoded, items, nothing, target
+from sandboxd.client._calls import sandbox_options
+from sandboxd.client.types import ForkOptions, SandboxInfo, TemplateInfo
+from sandboxd.protocol import CONTENT_TYPE_JSON
+
+
+def snapshot_sandbox(sandbox_id: str, labels: Mapping[str, str] | None) -> Call[TemplateInfo]:
+    return Call(
+        "snapshot sandbox",
+        sandbox_id,
+        "POST",
+        target("sandboxes", sandbox_id, "snapshot"),
+        lambda b: TemplateInfo.from_json(decoded(b)),
+        encoded({"labels": dict(labels or {})}),
+        CONTENT_TYPE_JSON,
+    )
+
+
+def fork_sandbox(sandbox_id: str, count: int, options: ForkOptions) -> Call[list[SandboxInfo]]:
+    return _fork("sandboxes", sandbox_id, count, options)
+
+
+def fork_template(template_id: str, count: int, options: ForkOptions) -> Call[list[SandboxInfo]]:
+    return _fork("templates", template_id, count, options)
+
+
+def _fork(kind: str, name: str, count: int, options: ForkOptions) -> Call[list[SandboxInfo]]:
+    return Call(
+        "fork",
+        name,
+        "POST",
+        target(kind, name, "fork"),
+        lambda b: [SandboxInfo.from_json(item) for item in items(b, "sandboxes")],
+        encoded({"count": count, **sandbox_options(options)}),
+        CONTENT_TYPE_JSON,
+    )
+
+
+def list_templates(labels: Mapping[str, str] | None) -> Call[list[TemplateInfo]]:
+    wanted = [quote(f"{name}={value}", safe="") for name, value in (labels or {}).items()]
+    query = "&".join(f"label={pair}" for pair in wanted)
+    return Call(
+        "list templates",
+        "daemon",
+        "GET",
+        target("templates") + (f"?{query}" if query else ""),
+        lambda b: [TemplateInfo.from_json(item) for item in items(b, "templates")],
+    )
+
+
+def get_template(template_id: str) -> Call[TemplateInfo]:
+    return Call(
+        "get template",
+        template_id,
+        "GET",
+        target("templates", template_id),
+        lambda b: TemplateInfo.from_json(decoded(b)),
+    )
+
+
+def remove_template(template_id: str) -> Call[None]:
+    return Call("remove template", template_id, "DELETE", target("templates", template_id), nothing)

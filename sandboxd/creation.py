@@ -1,0 +1,209 @@
+"""New sandboxes: of an image, or of a template, one or many; all or nothing.
+
+Everything here runs on the event loop; the launcher's blocking calls run in the service's threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import secrets
+import time
+import uuid
+from collections.abc import Sequence
+
+from sandboxd.bounds import CreateOptions, checked_limits, checked_ttl
+from sandboxd.errors import OperationTimeout, VenusError
+from sandboxd.launch import Launcher, LaunchRequest, Limits
+from sandboxd.lifecycle import EndReason, Event, State
+from sandboxd.recovery import process_start_ticks
+from sandboxd.registry import SandboxRecord
+from sandboxd.sandbox import LiveSandbox, boottime_s
+from sandboxd.service import SandboxService
+from sandboxd.templates.restore import restore
+from sandboxd.templates.template import Template
+
+_LOG = logging.getLogger("sandboxd")
+
+
+class _Abandoned(Exception):
+    """Another sandbox of the row failed."""
+
+
+class Creation:
+    """Admits creates, makes them wait for their turn, and brings sandboxes up."""
+
+    def __init__(self, service: SandboxService, launcher: Launcher) -> None:
+        self._service = service
+        self._config = service.config
+        self._launcher = launcher
+        self._slots = asyncio.Semaphore(service.config.max_concurrent_creates)
+        self._queued = 0
+
+    async def create(self, tenant_uid: int, options: CreateOptions) -> LiveSandbox:
+        """A running sandbox of an image, or an error and nothing left."""
+        [sandbox] = await self._create_all(tenant_uid, options, None, 1)
+        return sandbox
+
+    async def fork(
+        self, template: Template, wanted: CreateOptions, count: int
+    ) -> list[LiveSandbox]:
+        """Running sandboxes of a template, all of them, or an error and nothing left.
+
+        The caller keeps the template's layers meanwhile.
+        """
+        options = template.record.options(wanted)
+        made = await self._create_all(template.record.tenant_uid, options, template, count)
+        self._service.counters.sandboxes_forked += count
+        return made
+
+    def admit(self, tenant_uid: int, count: int) -> None:
+        """`LimitExceeded` when there is no room for so many more."""
+        self._service.refuse_when_closing()
+        self._service.population.admit(tenant_uid, self._queued, count)
+
+    async def _create_all(
+        self, tenant_uid: int, options: CreateOptions, template: Template | None, count: int
+    ) -> list[LiveSandbox]:
+        limits = checked_limits(self._config, options, limits_disk=self._launcher.limits_disk)
+        ttl_s = checked_ttl(self._config, options.ttl_s, "create sandbox")
+        self.admit(tenant_uid, count)
+        population = self._service.population
+        sandboxes = [
+            population.new(f"sb-{secrets.token_hex(8)}", tenant_uid, options.image)
+            for _ in range(count)
+        ]
+        for sandbox in sandboxes:
+            sandbox.template = template
+            population.add(sandbox)
+        # Shielded: launches run in threads, which nothing interrupts. Whoever asked may go away;
+        # then what was made is removed.
+        row = asyncio.ensure_future(self._make_row(sandboxes, options, limits, ttl_s))
+        try:
+            await asyncio.shield(row)
+        except asyncio.CancelledError:
+            row.add_done_callback(lambda _: asyncio.ensure_future(self._remove(sandboxes)))
+            raise
+        self._service.counters.sandboxes_created += count
+        return sandboxes
+
+    async def _make_row(
+        self,
+        sandboxes: Sequence[LiveSandbox],
+        options: CreateOptions,
+        limits: Limits,
+        ttl_s: float | None,
+    ) -> None:
+        failed = asyncio.Event()
+        ends = await asyncio.gather(
+            *(self._create_one(each, options, limits, ttl_s, failed) for each in sandboxes),
+            return_exceptions=True,
+        )
+        errors = [each for each in ends if isinstance(each, BaseException)]
+        if errors:
+            await self._remove(sandboxes)
+            # Those that only stopped because another had failed say nothing.
+            raise next((each for each in errors if not isinstance(each, _Abandoned)), errors[0])
+
+    async def _remove(self, sandboxes: Sequence[LiveSandbox]) -> None:
+        running = [each for each in sandboxes if each.state is State.RUNNING]
+        await asyncio.gather(
+            *(self._service.destroy(each, EndReason.CREATE_FAILED) for each in running),
+            return_exceptions=True,
+        )
+
+    async def _create_one(
+        self,
+        sandbox: LiveSandbox,
+        options: CreateOptions,
+        limits: Limits,
+        ttl_s: float | None,
+        failed: asyncio.Event,
+    ) -> None:
+        """`failed`: set when one of the row fails, which makes those that still wait give up."""
+        try:
+            await self._wait_for_slot(sandbox)
+            try:
+                self._service.refuse_when_closing()
+                if failed.is_set():
+                    raise _Abandoned
+                await self._bring_up(sandbox, options, limits, ttl_s)
+            finally:
+                self._slots.release()
+        except BaseException as error:
+            failed.set()
+            self._service.counters.creates_failed += 1
+            await self._failed(sandbox, error)
+            raise
+
+    async def _wait_for_slot(self, sandbox: LiveSandbox) -> None:
+        self._queued += 1
+        try:
+            async with asyncio.timeout(self._config.create_timeout_s):
+                await self._slots.acquire()
+        except TimeoutError:
+            raise OperationTimeout(
+                "the create waited too long for its turn",
+                operation="create sandbox",
+                object=sandbox.sandbox_id,
+                cause=f"create_timeout_s is {self._config.create_timeout_s:g}",
+            ) from None
+        finally:
+            self._queued -= 1
+
+    async def _bring_up(
+        self, sandbox: LiveSandbox, options: CreateOptions, limits: Limits, ttl_s: float | None
+    ) -> None:
+        template = sandbox.template
+        request = LaunchRequest(
+            sandbox_id=sandbox.sandbox_id,
+            image=options.image,
+            tenant_uid=sandbox.tenant_uid,
+            limits=limits,
+            hostname=options.hostname or sandbox.sandbox_id,
+            generation=str(uuid.uuid4()),
+            layers=() if template is None else template.record.layers,
+        )
+        launched = await self._service.in_thread(lambda: self._launcher.launch(request))
+        sandbox.launched = launched
+        record = SandboxRecord(
+            sandbox_id=sandbox.sandbox_id,
+            image=options.image,
+            tenant_uid=sandbox.tenant_uid,
+            memory_bytes=limits.memory_bytes,
+            pids=limits.pids,
+            cpu_cores=limits.cpu_cores,
+            disk_bytes=limits.disk_bytes,
+            hostname=request.hostname,
+            init_pid=launched.init_pid,
+            init_start_ticks=process_start_ticks(launched.init_pid) or 0,
+            boot_id=self._service.boot_id,
+            created_at=time.time(),
+            expires_boottime_s=None if ttl_s is None else boottime_s() + ttl_s,
+            env=options.env,
+            cwd=options.cwd,
+            user=options.user,
+            labels=options.labels,
+            generation_id=request.generation,
+        )
+        link = await self._service.connect(sandbox, launched)
+        if template is not None:
+            record = dataclasses.replace(
+                record,
+                template=template.template_id,
+                generation=template.record.exec_generation,
+            )
+            sandbox.continue_exec_ids(record.generation, template.record.last_exec)
+            await restore(sandbox, link, template)
+        self._service.registry.write(record)
+        sandbox.record = record
+        self._service.ready(sandbox)
+
+    async def _failed(self, sandbox: LiveSandbox, error: BaseException) -> None:
+        if sandbox.state is not State.CREATING:
+            return
+        sandbox.apply(Event.CREATE_FAILED, EndReason.CREATE_FAILED)
+        if isinstance(error, VenusError):
+            _LOG.warning("create %s failed: %s", sandbox.sandbox_id, error)
+        await self._service.finish(sandbox)

@@ -1,0 +1,94 @@
+"""Frozen upper directories, each held by whoever stands on it.
+
+A layer is a volume that never changes. Sandboxes, templates and operations under way *hold* the
+layers that they need; with its last holder a layer is removed. Holders are names that their owners
+choose; what holds what is kept in memory only: after a start all layers that are found are kept
+until `remove_unheld`, so that adopted sandboxes can take theirs again.
+
+Lock: `_lock` is a leaf and guards the dictionary; volumes are made and removed outside of it. A
+layer that left the dictionary cannot be held again, so no removal races with a new holder.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from sandboxd.errors import NotFound
+from sandboxd.storage.volumes import Collection, VolumeStore
+
+UPPER = "upper"
+
+
+class LayerStore:
+    """Blocking; every method may be called from any thread once `open` has returned."""
+
+    def __init__(self, volumes: VolumeStore) -> None:
+        self._volumes = volumes
+        self._lock = threading.Lock()
+        self._holders: dict[str, set[str]] = {}
+
+    def open(self) -> None:
+        """Find the layers of an earlier daemon, held by nobody yet."""
+        with self._lock:
+            for name in self._volumes.names(Collection.LAYERS):
+                self._holders.setdefault(name, set())
+
+    def freeze(self, sandbox_id: str, holder: str) -> str:
+        """The upper directory of a sandbox as it is now, as a new layer that `holder` holds.
+
+        Nothing in the sandbox may run meanwhile. Returns the layer's name.
+        """
+        name = f"layer-{secrets.token_hex(8)}"
+        self._volumes.freeze((Collection.UPPERS, sandbox_id), (Collection.LAYERS, name))
+        with self._lock:
+            self._holders[name] = {holder}
+        return name
+
+    def flush(self, sandbox_id: str) -> None:
+        """Before `freeze`, while the sandbox still runs: makes the stop short."""
+        self._volumes.flush(Collection.UPPERS, sandbox_id)
+
+    def hold(self, holder: str, names: Sequence[str]) -> list[Path]:
+        """Their directories, which stay until `release`. All or none: `NotFound`."""
+        with self._lock:
+            for name in names:
+                if name not in self._holders:
+                    raise NotFound("a layer is gone", operation="hold layer", object=name)
+            for name in names:
+                self._holders[name].add(holder)
+        return [self._volumes.path(Collection.LAYERS, name) / UPPER for name in names]
+
+    def release(self, holder: str) -> None:
+        """Undo every `hold` and `freeze` of the holder; what nobody holds is removed."""
+        unheld = []
+        with self._lock:
+            for name, holders in self._holders.items():
+                if holder in holders:
+                    holders.discard(holder)
+                    if not holders:
+                        unheld.append(name)
+            for name in unheld:
+                del self._holders[name]
+        self._remove(unheld)
+
+    def remove_unheld(self) -> list[str]:
+        """After adoption: remove what belongs to nobody; returns the names."""
+        with self._lock:
+            unheld = [name for name, holders in self._holders.items() if not holders]
+            for name in unheld:
+                del self._holders[name]
+        self._remove(unheld)
+        return unheld
+
+    def _remove(self, names: Sequence[str]) -> None:
+        failures = []
+        for name in names:
+            try:
+                self._volumes.remove(Collection.LAYERS, name)
+            except Exception as error:  # the others must still go; the next start finds this one
+                failures.append(error)
+        if failures:
+            raise failures[0]

@@ -1,0 +1,6 @@
+"""Templates: sandboxes that were captured while they ran, to be forked any number of times.
+
+`template` and `records` say what one is and how it is written down; `capture` makes one of a live
+sandbox, `restore` brings its processes to life in a fresh one; `store` knows which there are;
+`service` puts these together. The system calls are the native engine's.
+"""

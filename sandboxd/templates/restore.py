@@ -1,0 +1,173 @@
+"""The processes of a template come to life in a fresh sandbox.
+
+Order: first init learns which of its children to come are commands, so that none can end unseen;
+then the plan and all descriptors are sent, and the restore runs. Until its last step no process of
+the template has run; when it fails none has, and the sandbox is removed by whoever made it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+
+from sandboxd import _native
+from sandboxd.errors import ForkFailed, errno_text
+from sandboxd.exec_session import RunningExec
+from sandboxd.inherited_execs import KEPT_OUTPUT_BYTES
+from sandboxd.init_link import InitLink, LinkClosed
+from sandboxd.init_protocol import ExecFds, ExecKind, ExecRequest, Exited, Failed
+from sandboxd.pipes import InputPipe, OutputPipe, command_pipe
+from sandboxd.sandbox import LiveSandbox
+from sandboxd.templates.template import CapturedCommand, Template
+
+OPERATION = "fork"
+# For a thousand processes on a busy node; a process that the kernel killed for want of memory
+# would be waited for for ever.
+RESTORE_TIMEOUT_MS = 30_000
+
+
+class _Ends:
+    """New pipes for the template's external slots. Owns the sandbox's ends."""
+
+    def __init__(self, count: int) -> None:
+        self._inner: list[int | None] = [None] * count
+
+    def __enter__(self) -> _Ends:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for descriptor in self._inner:
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def output(self, slot: int) -> int:
+        """The daemon's end of a pipe that the sandbox writes to."""
+        ours, self._inner[slot] = command_pipe()
+        return ours
+
+    def input(self, slot: int) -> int:
+        """The daemon's end of a pipe that the sandbox reads from."""
+        self._inner[slot], ours = command_pipe()
+        return ours
+
+    def all(self) -> list[int]:
+        """Every slot, in order; one that no command has leads nowhere."""
+        for slot, descriptor in enumerate(self._inner):
+            if descriptor is None:
+                self._inner[slot] = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        return [descriptor for descriptor in self._inner if descriptor is not None]
+
+
+async def restore(sandbox: LiveSandbox, link: InitLink, template: Template) -> None:
+    """Returns when the tree runs; `ForkFailed` names the step that did not go as planned."""
+    try:
+        await _restore(sandbox, link, template)
+    except BaseException as error:
+        for running in list(sandbox.execs.values()):
+            running.lost = True
+            running.detach()
+        if isinstance(error, LinkClosed):
+            raise _failed(sandbox, "init died; its memory limit may be too small") from None
+        if isinstance(error, _native.NativeError):
+            cause = f"{error.operation} {error.object}: {errno_text(error.errno)}"
+            raise _failed(sandbox, cause) from error
+        raise
+    for running in list(sandbox.execs.values()):
+        running.detach(KEPT_OUTPUT_BYTES)
+
+
+async def _restore(sandbox: LiveSandbox, link: InitLink, template: Template) -> None:
+    native = template.native
+    with contextlib.ExitStack() as stack:
+        ends = stack.enter_context(_Ends(native.counts["external_slots"]))
+        for command in template.record.commands:
+            await _enter(sandbox, link, command, ends)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        stack.enter_context(ours)
+        stack.enter_context(theirs)
+        # More descriptors than a socket holds are an error here, not a daemon that waits.
+        ours.setblocking(False)
+        shared = native.create_shared_page()
+        stack.callback(os.close, shared)
+        native.send(ours.fileno(), shared, ends.all())
+        await _run(sandbox, link, template, theirs, shared)
+
+
+async def _enter(
+    sandbox: LiveSandbox, link: InitLink, command: CapturedCommand, ends: _Ends
+) -> None:
+    """Enter a command, here and with init. Its output is taken only once it runs: before that
+    nobody holds the other ends but us."""
+    running = RunningExec(sandbox, command.exec_id, OPERATION, is_program=True)
+    running.pid = command.pid
+    if command.pid == 0:
+        running.exited = _ended_before(command.exec_id)
+    if command.stdin is not None:
+        running.stdin = InputPipe(ends.input(command.stdin))
+    if command.stdout is not None:
+        running.stdout = OutputPipe(ends.output(command.stdout), running.wake)
+    if command.stderr is not None:
+        running.stderr = OutputPipe(ends.output(command.stderr), running.wake)
+    request = ExecRequest(
+        command.exec_id, ("restored",), kind=ExecKind.RESTORED, number0=command.pid
+    )
+    fds = ExecFds(
+        keep_stdin=running.stdin.fd if running.stdin else None,
+        keep_stdout=running.stdout.fd if running.stdout else None,
+        keep_stderr=running.stderr.fd if running.stderr else None,
+    )
+    answer = await link.start(request, fds, running.on_exit)
+    if isinstance(answer, Failed):
+        raise _failed(sandbox, f"enter command: {errno_text(answer.errno)}")
+
+
+def _ended_before(exec_id: int) -> Exited:
+    """Its client was told long ago how the leader ended; here it only says that there is none."""
+    return Exited(
+        exec_id=exec_id,
+        exit_code=0,
+        signal=None,
+        timed_out=False,
+        killed_by_request=False,
+        core_dumped=False,
+        user_us=0,
+        system_us=0,
+        max_rss_kib=0,
+        duration_us=0,
+    )
+
+
+async def _run(
+    sandbox: LiveSandbox, link: InitLink, template: Template, theirs: socket.socket, shared: int
+) -> None:
+    ended: asyncio.Future[Exited] = asyncio.get_running_loop().create_future()
+    request = ExecRequest(
+        sandbox.next_exec_id(),
+        ("restore",),
+        kind=ExecKind.RESTORE,
+        timeout_ms=RESTORE_TIMEOUT_MS,
+        number0=template.native.coordinator,
+    )
+    answer = await link.start(request, ExecFds(stdin=theirs.fileno()), ended.set_result)
+    if isinstance(answer, Failed):
+        cause = f"step {answer.step.name.lower()}: {errno_text(answer.errno)}"
+        raise _failed(sandbox, cause)
+    await asyncio.wait((ended, link.gone), return_when=asyncio.FIRST_COMPLETED)
+    if not ended.done():
+        raise LinkClosed
+    link.release_soon(request.exec_id)
+    exited, failure = ended.result(), template.native.failure(shared)
+    if exited.exit_code != 0 or failure:
+        how = "it took too long" if exited.timed_out else f"the coordinator ended with {exited}"
+        raise _failed(sandbox, failure or how)
+
+
+def _failed(sandbox: LiveSandbox, cause: str) -> ForkFailed:
+    return ForkFailed(
+        "the processes of the template could not be restored",
+        operation=OPERATION,
+        object=sandbox.sandbox_id,
+        cause=cause,
+    )

@@ -1,0 +1,96 @@
+"""Which templates there are, and who may see them.
+
+A template holds its layers and its image. Whoever forks one holds the layers too, so that removing
+a template never takes anything away from a fork that is under way.
+
+Touched on the event loop only, but for what is handed to `in_thread`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
+
+from sandboxd.errors import LimitExceeded, NotFound
+from sandboxd.images import ImageStore
+from sandboxd.storage.layers import LayerStore
+from sandboxd.templates.records import TemplateRecords
+from sandboxd.templates.template import Template
+
+T = TypeVar("T")
+InThread = Callable[[Callable[[], T]], Awaitable[T]]
+
+
+class TemplateStore:
+    """Templates that can be found by their id."""
+
+    def __init__(
+        self,
+        records: TemplateRecords,
+        layers: LayerStore,
+        images: ImageStore,
+        in_thread: InThread[None],
+        max_per_tenant: int,
+    ) -> None:
+        self._records = records
+        self._layers = layers
+        self._images = images
+        self._in_thread = in_thread
+        self._max_per_tenant = max_per_tenant
+        self._templates: dict[str, Template] = {}
+
+    def __len__(self) -> int:
+        return len(self._templates)
+
+    def admit(self, tenant_uid: int) -> None:
+        """`LimitExceeded` when the tenant may not have one more."""
+        own = sum(each.record.tenant_uid == tenant_uid for each in self._templates.values())
+        if own >= self._max_per_tenant:
+            raise LimitExceeded(
+                "no further template is admitted",
+                operation="snapshot sandbox",
+                object=f"tenant {tenant_uid}",
+                cause=f"max_templates_per_tenant is {self._max_per_tenant}",
+            )
+
+    async def add(self, template: Template) -> None:
+        """Enter a template whose layers are held under its id already."""
+        record = template.record
+        self._images.acquire(record.image)
+        try:
+            await self._in_thread(lambda: self._records.write(record))
+        except BaseException:
+            self._images.release(record.image)
+            raise
+        self._templates[record.template_id] = template
+
+    def visible(self, peer_uid: int, labels: Mapping[str, str]) -> list[Template]:
+        """The peer's own templates, or all for root, that have all these labels."""
+        return [
+            each
+            for each in self._templates.values()
+            if peer_uid in (0, each.record.tenant_uid)
+            and labels.items() <= each.record.labels.items()
+        ]
+
+    def find(self, peer_uid: int, template_id: str, operation: str) -> Template:
+        """The template, if the peer may see it. Another tenant's does not exist, to the peer."""
+        template = self._templates.get(template_id)
+        if template is None or peer_uid not in (0, template.record.tenant_uid):
+            raise NotFound(
+                "there is no such template", operation=operation, object=template_id[:200]
+            )
+        return template
+
+    async def remove(self, template: Template) -> None:
+        """From here on it cannot be found; what only it stood on is removed."""
+        if self._templates.pop(template.template_id, None) is None:
+            return
+        self._images.release(template.record.image)
+        await asyncio.shield(self._in_thread(lambda: self._drop(template.template_id)))
+
+    def _drop(self, template_id: str) -> None:
+        # First forgotten: if the daemon dies in the middle, the next one removes the rest.
+        self._records.forget(template_id)
+        self._layers.release(template_id)

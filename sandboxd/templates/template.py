@@ -1,0 +1,81 @@
+"""What a template is. Pure data, but for the engine's handle of its pages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sandboxd import _native
+from sandboxd.bounds import CreateOptions
+from sandboxd.launch_request import Limits
+
+
+@dataclass(frozen=True)
+class CapturedCommand:
+    """A command that ran in the original, or whose processes still held its pipes.
+
+    `stdin`, `stdout` and `stderr` number the pipes to the daemon that each fork gets anew, in the
+    order in which the engine was told of them; None where there is none.
+    """
+
+    exec_id: int
+    pid: int
+    """Of its leader, inside the sandbox; 0 when only others of it are left."""
+    stdin: int | None = None
+    stdout: int | None = None
+    stderr: int | None = None
+
+
+@dataclass(frozen=True)
+class TemplateRecord:
+    """Everything about a template but its pages."""
+
+    template_id: str
+    tenant_uid: int
+    image: str
+    layers: tuple[str, ...]
+    """Above the image, the topmost first."""
+    limits: Limits
+    env: dict[str, str]
+    cwd: str
+    user: str
+    sandbox_id: str
+    """What it was captured from."""
+    parent: str
+    """Template that the sandbox was forked from; empty: none."""
+    created_at: float
+    labels: dict[str, str]
+    counts: dict[str, int]
+    """What the capture found: processes, threads, mappings, extent_bytes, inherited_bytes, …"""
+    commands: tuple[CapturedCommand, ...] = ()
+    exec_generation: int = 0
+    last_exec: int = 0
+    """Ids of commands up to here, of this generation, are the original's."""
+
+    def options(self, wanted: CreateOptions) -> CreateOptions:
+        """What a fork gets: the template's own, except where `wanted` says otherwise."""
+        return CreateOptions(
+            image=self.image,
+            memory_bytes=wanted.memory_bytes or self.limits.memory_bytes,
+            pids=wanted.pids or self.limits.pids,
+            cpu_cores=wanted.cpu_cores or self.limits.cpu_cores,
+            disk_bytes=wanted.disk_bytes or self.limits.disk_bytes,
+            env={**self.env, **wanted.env},
+            cwd=wanted.cwd or self.cwd,
+            user=wanted.user or self.user,
+            hostname=wanted.hostname,
+            ttl_s=wanted.ttl_s,
+            labels=wanted.labels,
+        )
+
+
+@dataclass(frozen=True)
+class Template:
+    """A template that can be forked."""
+
+    record: TemplateRecord
+    native: _native.Template = field(repr=False)
+
+    @property
+    def template_id(self) -> str:
+        """Its id."""
+        return self.record.template_id
