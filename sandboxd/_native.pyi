@@ -77,12 +77,34 @@ class Template:
         """Pids, inside the sandbox, of the processes whose end init learns of."""
     @property
     def times_ms(self) -> dict[str, float]: ...
+    def save(self, digests: bool = False) -> bytes:
+        """The header: with ``descriptors``, all that ``load_template`` needs in another process.
+
+        It is valid on this boot of the machine. ``digests`` records the SHA-256 of every extent as
+        well, which reads all of them; that of the plan is always there.
+        """
+    def descriptors(self) -> list[int]:
+        """The sealed files that the header speaks of, in its order: extents, then the plan.
+
+        Borrowed: they are closed with the template, so duplicate or send them while it is there.
+        """
     def create_shared_page(self) -> int:
         """A file for one fork, where a failed operation is recorded; the caller closes it."""
     def send(self, socket: int, shared_page: int, externals: Sequence[int] = ()) -> None:
         """Send plan and descriptors over the peer of the socket that is the stdin of the exec."""
     def failure(self, shared_page: int) -> str:
         """Which operation of the fork failed, on what and why; empty when none did."""
+
+def load_template(
+    header: bytes, descriptors: Sequence[int], verify_digests: bool = False
+) -> Template:
+    """A template from what ``save`` and ``descriptors`` gave, in this or another process.
+
+    The descriptors are duplicated; the caller closes its own. Raises ``NativeError`` unless all is
+    as it was saved: version and every field of the header, number of descriptors, seals, sizes and
+    identities of the files, and the content of the plan; with ``verify_digests`` (reads everything;
+    needs a header saved with ``digests``) that of the extents too.
+    """
 
 def capture(
     init_pid: int,

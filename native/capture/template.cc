@@ -28,16 +28,28 @@ os::UniqueFd sealed_file(const char *name, const Bytes &bytes)
     for (size_t at = 0; at < bytes.size();)
         at += static_cast<size_t>(
             checked(write(fd.get(), bytes.data() + at, bytes.size() - at), "write", name));
-    checked(fcntl(fd.get(), F_ADD_SEALS,
-                  F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL),
-            "seal", name);
+    checked(fcntl(fd.get(), F_ADD_SEALS, kTemplateSeals), "seal", name);
     return fd;
+}
+
+std::map<std::string, uint64_t> count(const TreeImage &image)
+{
+    std::map<std::string, uint64_t> counts = {{"processes", image.processes.size()},
+                                              {"objects", image.objects.size()}};
+    for (const ProcessImage &process : image.processes) {
+        counts["threads"] += process.threads.size();
+        counts["mappings"] += process.mappings.size();
+        for (const Mapping &mapping : process.mappings)
+            counts["pieces"] += mapping.pieces.size();
+    }
+    return counts;
 }
 
 }  // namespace
 
 Template::Template(CaptureState state, RestorePlan plan, std::map<std::string, double> times_ms)
-    : image_(std::move(state.image)),
+    : tree_counts_(count(state.image)),
+      external_slots_(state.image.external_slots),
       extents_(std::move(state.extents)),
       plan_(std::move(plan)),
       plan_file_(sealed_file("venus-plan", plan_.bytes)),
@@ -45,19 +57,82 @@ Template::Template(CaptureState state, RestorePlan plan, std::map<std::string, d
 {
 }
 
+Template::Template(const TemplateHeader &header, std::vector<SealedExtent> extents,
+                   os::UniqueFd plan_file)
+    : tree_counts_(header.counts),
+      external_slots_(header.external_slots),
+      extents_(std::move(extents)),
+      plan_{Bytes(header.plan_bytes), header.base,         header.entry,
+            header.coordinator,       static_cast<int>(header.first_descriptor),
+            header.shared_bytes,      header.operations},
+      plan_file_(std::move(plan_file))
+{
+    ssize_t got = checked(pread(plan_file_.get(), plan_.bytes.data(), plan_.bytes.size(), 0), "read",
+                          "plan");
+    plan_.bytes.resize(static_cast<size_t>(got));
+    verify_plan(header, plan_.bytes);
+}
+
+Bytes Template::save(bool digests) const
+{
+    TemplateHeader header{};
+    header.base = plan_.base;
+    header.entry = plan_.entry;
+    header.plan_bytes = plan_.bytes.size();
+    header.operations = plan_.operations;
+    header.coordinator = plan_.coordinator;
+    header.first_descriptor = static_cast<uint32_t>(plan_.first_descriptor);
+    header.shared_bytes = plan_.shared_bytes;
+    header.external_slots = external_slots_;
+    header.plan_identity = identity_of(plan_file_.get());
+    header.plan_digest = sha256(plan_.bytes.data(), plan_.bytes.size());
+    header.counts = tree_counts_;
+    header.has_digests = digests;
+    for (const SealedExtent &extent : extents_)
+        header.extents.push_back({extent.size, extent.identity, extent.inherited,
+                                  digests ? content_digest(extent.fd.get(), extent.size) : Digest{}});
+    return encode_template_header(header);
+}
+
+std::vector<int> Template::descriptors() const
+{
+    std::vector<int> descriptors;
+    for (const SealedExtent &extent : extents_)
+        descriptors.push_back(extent.fd.get());
+    descriptors.push_back(plan_file_.get());
+    return descriptors;
+}
+
+Template Template::load(const Bytes &bytes, const std::vector<int> &descriptors,
+                        bool verify_digests)
+{
+    TemplateHeader header = decode_template_header(bytes);
+    if (descriptors.size() != header.extents.size() + 1)
+        throw os::Error("load template,", std::to_string(descriptors.size()) +
+                        " descriptors instead of " + std::to_string(header.extents.size() + 1),
+                        EBADMSG);
+    if (verify_digests && !header.has_digests)
+        throw os::Error("load template,", "header has no checksums of its extents", ENODATA);
+    std::vector<SealedExtent> extents;
+    for (size_t i = 0; i < header.extents.size(); i++) {
+        const SavedExtent &saved = header.extents[i];
+        std::string name = "extent " + std::to_string(i);
+        extents.push_back(adopt_sealed(descriptors[i], saved.size, saved.identity, name));
+        extents.back().inherited = saved.inherited;
+        if (verify_digests && content_digest(descriptors[i], saved.size) != saved.digest)
+            throw os::Error("load template,", name + ": its content is another", EBADMSG);
+    }
+    SealedExtent plan =
+        adopt_sealed(descriptors.back(), header.plan_bytes, header.plan_identity, "plan");
+    return Template(header, std::move(extents), std::move(plan.fd));
+}
+
 std::map<std::string, uint64_t> Template::counts() const
 {
-    std::map<std::string, uint64_t> counts = {{"processes", image_.processes.size()},
-                                              {"objects", image_.objects.size()},
-                                              {"external_slots", image_.external_slots},
-                                              {"operations", plan_.operations},
-                                              {"plan_bytes", plan_.bytes.size()}};
-    for (const ProcessImage &process : image_.processes) {
-        counts["threads"] += process.threads.size();
-        counts["mappings"] += process.mappings.size();
-        for (const Mapping &mapping : process.mappings)
-            counts["pieces"] += mapping.pieces.size();
-    }
+    std::map<std::string, uint64_t> counts = tree_counts_;
+    counts["external_slots"] = external_slots_;
+    counts["operations"] = plan_.operations;
+    counts["plan_bytes"] = plan_.bytes.size();
     for (const SealedExtent &extent : extents_)
         counts[extent.inherited ? "inherited_bytes" : "extent_bytes"] += extent.size;
     return counts;
@@ -81,11 +156,11 @@ int Template::create_shared_page() const
 
 void Template::send(int socket, int shared_page, const std::vector<int> &externals) const
 {
+    if (externals.size() != external_slots_)
+        throw os::Error("fork with", std::to_string(externals.size()) + " external files", EINVAL);
     std::vector<int> descriptors;
     for (const SealedExtent &extent : extents_)
         descriptors.push_back(extent.fd.get());
-    if (externals.size() != image_.external_slots)
-        throw os::Error("fork with", std::to_string(externals.size()) + " external files", EINVAL);
     descriptors.insert(descriptors.end(), externals.begin(), externals.end());
     descriptors.push_back(shared_page);
     descriptors.push_back(plan_file_.get());

@@ -1,4 +1,5 @@
-// A template: sealed extents and a sealed plan, ready to be forked any number of times.
+// A template: sealed extents and a sealed plan, ready to be forked any number of times. Saved, it is
+// a header (template_header.h) and descriptors, which another process makes it from again.
 #pragma once
 
 #include <functional>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "capture/capture.h"
+#include "capture/template_header.h"
 #include "restore/restore_plan.h"
 
 namespace venus {
@@ -14,6 +16,15 @@ namespace venus {
 class Template {
 public:
     Template(CaptureState state, RestorePlan plan, std::map<std::string, double> times_ms);
+
+    // `digests`: record what the extents contain, which reads all of them.
+    Bytes save(bool digests) const;
+    // What the header speaks of: the extents in their order, then the plan. They stay the template's.
+    std::vector<int> descriptors() const;
+    // Duplicates the descriptors. Throws os::Error unless header, seals, sizes, identities and the
+    // content of the plan are as they were saved; with `verify_digests` that of the extents too.
+    static Template load(const Bytes &header, const std::vector<int> &descriptors,
+                         bool verify_digests);
 
     pid_t coordinator() const { return plan_.coordinator; }
     std::map<std::string, uint64_t> counts() const;
@@ -30,7 +41,10 @@ public:
     std::string failure(int shared_page) const;
 
 private:
-    TreeImage image_;
+    Template(const TemplateHeader &header, std::vector<SealedExtent> extents, os::UniqueFd plan_file);
+
+    std::map<std::string, uint64_t> tree_counts_;
+    uint32_t external_slots_;
     std::vector<SealedExtent> extents_;
     RestorePlan plan_;
     os::UniqueFd plan_file_;

@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "os/checked.h"
 
 namespace venus {
@@ -13,6 +15,8 @@ namespace {
 
 constexpr const char *kName = "venus-extent";
 constexpr int kMadvCollapse = 25;
+constexpr size_t kReadBytes = 1 << 20;
+constexpr int kSealExec = 0x20;  // F_SEAL_EXEC: set by the kernel itself under vm.memfd_noexec
 
 }  // namespace
 
@@ -21,6 +25,36 @@ FileIdentity identity_of(int fd)
     struct stat status;
     checked(fstat(fd, &status), "stat", "descriptor " + std::to_string(fd));
     return {status.st_dev, status.st_ino};
+}
+
+SealedExtent adopt_sealed(int fd, uint64_t size, FileIdentity identity, const std::string &name)
+{
+    os::UniqueFd own(checked(fcntl(fd, F_DUPFD_CLOEXEC, 0), "duplicate", name));
+    struct stat status;
+    checked(fstat(own.get(), &status), "stat", name);
+    if (!(FileIdentity{status.st_dev, status.st_ino} == identity))
+        throw os::Error("adopt", name + ": it is another file", EBADMSG);
+    if (static_cast<uint64_t>(status.st_size) != size)
+        throw os::Error("adopt", name + ": its size is " + std::to_string(status.st_size), EBADMSG);
+    int seals = checked(fcntl(own.get(), F_GET_SEALS), "read the seals of", name);
+    if ((seals & ~kSealExec) != kTemplateSeals)
+        throw os::Error("adopt", name + ": its seals are " + std::to_string(seals), EBADMSG);
+    return {std::move(own), size, identity, false};
+}
+
+Digest content_digest(int fd, uint64_t size)
+{
+    Sha256 hash;
+    std::vector<uint8_t> buffer(std::min<uint64_t>(size, kReadBytes));
+    for (uint64_t at = 0; at < size;) {
+        size_t wanted = std::min<uint64_t>(size - at, buffer.size());
+        ssize_t got = checked(pread(fd, buffer.data(), wanted, static_cast<off_t>(at)), "read", kName);
+        if (got == 0)
+            throw os::Error("read", kName, EIO);
+        hash.add(buffer.data(), static_cast<size_t>(got));
+        at += static_cast<uint64_t>(got);
+    }
+    return hash.finish();
 }
 
 ExtentWriter::ExtentWriter(uint64_t size) : size_(size)
@@ -55,9 +89,7 @@ SealedExtent ExtentWriter::seal()
     if (base_)
         munmap(base_, size_);
     base_ = nullptr;
-    checked(fcntl(fd_.get(), F_ADD_SEALS,
-                  F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL),
-            "seal", kName);
+    checked(fcntl(fd_.get(), F_ADD_SEALS, kTemplateSeals), "seal", kName);
     FileIdentity identity = identity_of(fd_.get());
     return {std::move(fd_), size_, identity, false};
 }

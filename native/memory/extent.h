@@ -1,6 +1,7 @@
 // An extent: template pages in one memfd that the kernel itself keeps from changing.
 #pragma once
 
+#include <fcntl.h>
 #include <sys/types.h>
 
 #include <functional>
@@ -8,9 +9,13 @@
 #include <vector>
 
 #include "memory/page_runs.h"
+#include "memory/sha256.h"
 #include "os/fd.h"
 
 namespace venus {
+
+// What keeps a file of a template as it is, for everybody and for ever.
+inline constexpr int kTemplateSeals = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 struct FileIdentity {
     dev_t device;
@@ -25,6 +30,13 @@ struct SealedExtent {
     FileIdentity identity;
     bool inherited = false;  // from the template that the sandbox was forked from
 };
+
+// A duplicate of a descriptor that was handed on. Throws os::Error, with `name`, unless it is the very
+// file that was sealed: same identity, same size, all seals.
+SealedExtent adopt_sealed(int fd, uint64_t size, FileIdentity identity, const std::string &name);
+
+// Holes read as zeroes and stay holes.
+Digest content_digest(int fd, uint64_t size);
 
 // Being filled; seal() ends that.
 class ExtentWriter {

@@ -10,6 +10,8 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include <algorithm>
+
 #include "restore/refused.h"
 #include "restore/creation.h"
 #include "restore/memory_ops.h"
@@ -337,11 +339,13 @@ std::string describe_failure(const RestorePlan &plan, const void *shared_page)
     memcpy(&shared, shared_page, sizeof shared);
     if (shared.failed == 0)
         return "";
-    if (shared.op + sizeof(vr_op) > plan.bytes.size())
+    if (plan.bytes.size() < sizeof(vr_op) || shared.op > plan.bytes.size() - sizeof(vr_op))
         return "a process of the fork failed before its first operation";
     vr_op op;
     memcpy(&op, plan.bytes.data() + shared.op, sizeof op);
-    std::string object = reinterpret_cast<const char *>(plan.bytes.data()) + op.object;
+    size_t at = std::min<size_t>(op.object, plan.bytes.size());
+    auto *name = reinterpret_cast<const char *>(plan.bytes.data()) + at;
+    std::string object(name, strnlen(name, plan.bytes.size() - at));
     std::string what = op.kind == VR_SYSCALL ? "system call " + std::to_string(op.number)
                                              : "step " + std::to_string(op.kind);
     std::string result = shared.result < 0 ? strerror(static_cast<int>(-shared.result))
