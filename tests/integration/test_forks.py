@@ -1,4 +1,4 @@
-"""Snapshots, forks and templates through the daemon: what goes on, what is separate, what is left."""
+"""Snapshots, forks and templates through the daemon: what goes on, is separate, is left."""
 
 from __future__ import annotations
 
