@@ -19,7 +19,7 @@ class DemoConfig:
     model: Path | None = None
     socket: str | None = None
     image: str = "base"
-    steps: int = 48
+    steps: int = 40
     groups_per_step: int = 24
     group_size: int = 8
     # Standard error of a mean of 400 zeros and ones: at most 0.025.

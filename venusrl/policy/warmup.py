@@ -33,7 +33,7 @@ from venusrl.train.packing.padding import pad_batch, plan_batches
 class WarmupConfig:
     """Settings of the warm-up; the defaults take some minutes on two cores."""
 
-    steps: int = 640
+    steps: int = 600
     # Small: copying appears after a number of steps, whatever their size.
     batch_size: int = 32
     # Of Muon, for the matrices inside the network.

@@ -20,11 +20,11 @@ class Mix:
 
 FLAW_MIX: Mapping[str, Mix] = {
     "create": Mix(0.62, {"no_parents": 8, "side_by_side": 1, "swapped": 1}),
-    "move": Mix(0.42, {"copied": 1, "old_name": 1, "no_directory": 1}),
+    "move": Mix(0.62, {"copied": 8, "old_name": 1, "no_directory": 1}),
     "edit": Mix(0.62, {"first_only": 8, "to_screen": 1, "swapped": 1}),
     "count": Mix(0.42, {"not_counted": 1, "to_screen": 1, "every_line": 1, "others": 1}),
     "search": Mix(0.62, {"not_below": 8, "with_lines": 1, "by_name": 1, "top_only": 1}),
-    "permissions": Mix(0.42, {"recursive": 1, "directory": 1, "everywhere": 1}),
+    "permissions": Mix(0.62, {"recursive": 8, "directory": 1, "everywhere": 1}),
     "archives": Mix(0.42, {"not_compressed": 1, "whole_path": 1, "inside": 1}),
     "sort": Mix(0.62, {"as_text": 8, "smallest_first": 1, "first_column": 1, "to_screen": 1}),
     "processes": Mix(0.62, {"not_exact": 8, "paused": 1, "not_written": 1}),
