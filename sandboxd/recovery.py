@@ -13,7 +13,7 @@ from __future__ import annotations
 import enum
 import fcntl
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,8 +45,10 @@ def decide(
     live_inits: Mapping[int, int],
     boot_id: str,
     now_boottime_s: float,
+    cut_captures: Collection[str] = (),
 ) -> list[Decision]:
-    """One decision per id. `live_inits` maps pid → start ticks of the processes that live."""
+    """One decision per id. `live_inits` maps pid → start ticks of the processes that live;
+    `cut_captures` are ids of sandboxes that were being captured when the daemon died."""
     decisions = []
     for sandbox_id in sorted(set(records) | set(remnants)):
         record = records.get(sandbox_id)
@@ -58,6 +60,9 @@ def decide(
             action, reason = Action.REMOVE, "its init is dead"
         elif record.expires_boottime_s is not None and record.expires_boottime_s <= now_boottime_s:
             action, reason = Action.REMOVE, "its time to live is over"
+        elif sandbox_id in cut_captures:
+            # A thread may have been in the middle of a call that the capture made it do.
+            action, reason = Action.REMOVE, "a snapshot of it was cut"
         else:
             action, reason = Action.ADOPT, "its init lives"
         decisions.append(Decision(sandbox_id, action, reason, record))

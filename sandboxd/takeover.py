@@ -28,6 +28,7 @@ async def take_over(service: SandboxService) -> None:
         live_inits=live_inits,
         boot_id=current_boot_id(),
         now_boottime_s=boottime_s(),
+        cut_captures=service.registry.cut_captures(),
     )
     slots = asyncio.Semaphore(_AT_ONCE)
 

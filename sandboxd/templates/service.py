@@ -149,6 +149,8 @@ class TemplateService:
                 cause=f"max_layers is {self._service.config.max_layers}",
             )
         generation, last_exec = sandbox.exec_ids
+        registry = self._service.registry
+        registry.set_capturing(sandbox.sandbox_id, True)
         try:
             captured = await self._service.in_thread(
                 lambda: capture(
@@ -167,6 +169,8 @@ class TemplateService:
             # It may have been destroyed meanwhile, which is then what to say.
             sandbox.require_running(OPERATION)
             raise
+        finally:
+            registry.set_capturing(sandbox.sandbox_id, False)
         return Template(
             TemplateRecord(
                 template_id=template_id,

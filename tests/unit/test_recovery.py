@@ -64,6 +64,25 @@ def test_a_deadline_that_passed_while_no_daemon_ran_holds() -> None:
     assert decision(RECORD, {4242: 99}, now=100.0) is Action.REMOVE
 
 
+def test_a_sandbox_whose_capture_was_cut_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "sb-1").mkdir()
+    registry = Registry(tmp_path)
+    registry.set_capturing("sb-1", True)
+    for cut, action in ((registry.cut_captures(), Action.REMOVE), (set(), Action.ADOPT)):
+        [found] = decide(
+            records={"sb-1": RECORD},
+            remnants=[],
+            live_inits={4242: 99},
+            boot_id=RECORD.boot_id,
+            now_boottime_s=0,
+            cut_captures=cut,
+        )
+        assert found.action is action
+    registry.set_capturing("sb-1", False)
+    registry.set_capturing("sb-2", True)
+    assert registry.cut_captures() == set()
+
+
 def test_a_cut_create_is_removed() -> None:
     assert decision(None, {}) is Action.REMOVE
 
