@@ -126,9 +126,14 @@ def host_facts() -> dict[str, object]:
     }
 
 
-def report(name: str, subjects: list[Subject], samples: Mapping[str, list[float]]) -> None:
+def report(
+    name: str,
+    subjects: list[Subject],
+    samples: Mapping[str, list[float]],
+    further: Mapping[str, object] | None = None,
+) -> None:
     """A table for people on standard error; one JSON object as the last line of output."""
-    result: dict[str, object] = {"bench": name}
+    result: dict[str, object] = {"bench": name, **(further or {})}
     shares = (("p10", 0.1), ("p50", 0.5), ("p90", 0.9), ("p99", 0.99))
     quantiles: dict[str, dict[str, float] | None] = {}
     print(f"{name}, milliseconds:", file=sys.stderr)

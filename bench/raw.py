@@ -46,7 +46,12 @@ class RawConnection:
         self._file.readline()
 
     def create(self, image: str) -> str:
-        self.send(_calls.create_sandbox(image=image))
+        self.send(_calls.create_sandbox({}, image=image))
+        sandbox_id: str = json.loads(b"".join(self.answer()))["id"]
+        return sandbox_id
+
+    def fork(self, template_id: str) -> str:
+        self.send(_calls.create_sandbox({}, template=template_id))
         sandbox_id: str = json.loads(b"".join(self.answer()))["id"]
         return sandbox_id
 
