@@ -34,6 +34,7 @@ from sandboxd.recovery import RunLock
 from sandboxd.scheduling import shorten_slice
 from sandboxd.service import SandboxService
 from sandboxd.takeover import take_over
+from sandboxd.templates.build import TemplateBuilder
 from sandboxd.templates.service import TemplateService
 
 _LOG = logging.getLogger("sandboxd")
@@ -116,6 +117,7 @@ async def serve(config: Config, launcher: Launcher) -> None:
         service=service,
         creation=creation,
         templates=templates,
+        builder=TemplateBuilder(service, creation, templates, launcher.images),
         images=launcher.images,
         image_pool=image_pool,
     )

@@ -14,13 +14,15 @@ import uuid
 from collections.abc import Sequence
 
 from sandboxd.bounds import CreateOptions, checked_limits, checked_ttl
-from sandboxd.errors import OperationTimeout, VenusError
+from sandboxd.errors import ForkFailed, OperationTimeout, VenusError
 from sandboxd.launch import Launcher, LaunchRequest, Limits
 from sandboxd.lifecycle import EndReason, Event, State
 from sandboxd.recovery import process_start_ticks
 from sandboxd.registry import SandboxRecord
 from sandboxd.sandbox import LiveSandbox, boottime_s
 from sandboxd.service import SandboxService
+from sandboxd.templates import commands
+from sandboxd.templates.recipe import RecipeCommand
 from sandboxd.templates.restore import restore
 from sandboxd.templates.template import Template
 
@@ -199,11 +201,24 @@ class Creation:
         self._service.registry.write(record)
         sandbox.record = record
         self._service.ready(sandbox)
+        if template is not None and template.record.on_fork is not None:
+            await self._run_on_fork(sandbox, template.record.on_fork)
+
+    async def _run_on_fork(self, sandbox: LiveSandbox, command: RecipeCommand) -> None:
+        end = await commands.run(sandbox, command.argv, "fork", command.timeout_s)
+        if not end.ok:
+            raise ForkFailed(
+                "the command on_fork failed",
+                operation="fork",
+                object=sandbox.sandbox_id,
+                cause=end.describe(),
+            )
 
     async def _failed(self, sandbox: LiveSandbox, error: BaseException) -> None:
-        if sandbox.state is not State.CREATING:
-            return
-        sandbox.apply(Event.CREATE_FAILED, EndReason.CREATE_FAILED)
         if isinstance(error, VenusError):
             _LOG.warning("create %s failed: %s", sandbox.sandbox_id, error)
-        await self._service.finish(sandbox)
+        if sandbox.state is State.CREATING:
+            sandbox.apply(Event.CREATE_FAILED, EndReason.CREATE_FAILED)
+            await self._service.finish(sandbox)
+        elif sandbox.state is State.RUNNING:  # what it had to do first failed
+            await self._service.destroy(sandbox, EndReason.CREATE_FAILED)

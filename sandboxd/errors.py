@@ -114,6 +114,13 @@ class SnapshotRefused(VenusError):
     http_status = 422
 
 
+class BuildFailed(VenusError):
+    """A step of a recipe failed; says which, and the end of what it wrote."""
+
+    code = "build_failed"
+    http_status = 422
+
+
 class ForkFailed(VenusError):
     """The processes of a template could not be rebuilt; says which step, on what and why."""
 
@@ -168,6 +175,7 @@ ERROR_CLASSES: Mapping[str, type[VenusError]] = {
         TooLarge,
         ExecFailed,
         SnapshotRefused,
+        BuildFailed,
         ForkFailed,
         LimitExceeded,
         InternalError,

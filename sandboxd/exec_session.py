@@ -38,6 +38,11 @@ if TYPE_CHECKING:
 # How long the end of a stream may take once its sandbox is gone.
 _LAST_WORDS_S = 5.0
 
+DEFAULT_ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "LANG": "C.UTF-8",
+}
+
 _STEP_TEXTS = {
     ExecStep.REQUEST: "init refused the request",
     ExecStep.FORK: "no process could be made",

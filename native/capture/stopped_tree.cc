@@ -20,6 +20,9 @@ namespace venus {
 namespace {
 
 constexpr int kMaxRounds = 64;
+// So many rounds a thread is given to come back to where the stop before this one found it.
+constexpr int kPatientRounds = 48;
+constexpr long kMaxPauseMs = 16;
 
 int64_t monotonic_ns()
 {
@@ -90,6 +93,21 @@ WaitNote note_wait(pid_t host_pid, pid_t tid, SchedulerClocks &clocks)
     }
 }
 
+// An earlier stop ended its sleep, and it has not slept again since: which call it enters again is
+// known to the kernel alone, until it does.
+bool is_on_its_way_to_sleep(const user_regs_struct &registers, const Continuation &plan)
+{
+    bool about_to_enter = static_cast<int64_t>(registers.orig_rax) < 0 &&
+                          registers.rax == SYS_restart_syscall;
+    return about_to_enter || plan.sleep == Continuation::Sleep::kUnknown;
+}
+
+void pause_ms(long milliseconds)
+{
+    timespec moment = {0, milliseconds * 1'000'000};
+    nanosleep(&moment, nullptr);
+}
+
 pid_t inner_pid(const std::string &status_path)
 {
     std::vector<std::string> ids = proc::words(proc::fields(proc::read_text(status_path))["NSpid"]);
@@ -127,7 +145,7 @@ StoppedTree::StoppedTree(pid_t init_host_pid) : init_(init_host_pid)
 {
     namespace_ = proc::read_link(proc::path(init_, "ns/pid"));
     // A process that still runs can create others: repeat until a round finds nothing new.
-    for (int round = 0; stop_new(); round++)
+    for (int round = 0; stop_new(round); round++)
         if (round == kMaxRounds)
             throw os::Error("stop all processes of", "sandbox", EAGAIN);
     describe();
@@ -146,9 +164,9 @@ StoppedTree::~StoppedTree()
     }
 }
 
-bool StoppedTree::stop_new()
+bool StoppedTree::stop_new(int round)
 {
-    bool found_new = false;
+    bool found_new = false, let_go = false;
     SchedulerClocks clocks;
     for (pid_t pid : proc::list_numbers("/proc")) {
         if (pid == init_)
@@ -204,8 +222,13 @@ bool StoppedTree::stop_new()
                 if (!tracee.stop())
                     continue;
                 // From here on the program goes on rightly, wherever the capture ends.
-                tracee.set_continuation(
-                    continue_from(tracee.registers(), note.channel.c_str(), false).original);
+                Continuation plan =
+                    continue_from(tracee.registers(), note.channel.c_str(), false);
+                tracee.set_continuation(plan.original);
+                if (round < kPatientRounds && is_on_its_way_to_sleep(tracee.registers(), plan)) {
+                    let_go = found_new = true;
+                    continue;
+                }
                 known->threads.push_back({std::move(tracee), 0, note, monotonic_ns()});
                 found_new = true;
             } catch (const os::Error &failure) {
@@ -218,6 +241,8 @@ bool StoppedTree::stop_new()
             }
         }
     }
+    if (let_go)
+        pause_ms(std::min<long>(round + 1, kMaxPauseMs));
     return found_new;
 }
 

@@ -56,7 +56,7 @@ public:
     pid_t init() const { return init_; }
 
 private:
-    bool stop_new();
+    bool stop_new(int round);
     void describe();
 
     pid_t init_;

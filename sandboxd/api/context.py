@@ -13,6 +13,7 @@ from sandboxd.api.peer import Peer
 from sandboxd.creation import Creation
 from sandboxd.images import ImageStore
 from sandboxd.service import SandboxService
+from sandboxd.templates.build import TemplateBuilder
 from sandboxd.templates.service import TemplateService
 
 
@@ -23,6 +24,7 @@ class ApiContext:
     service: SandboxService
     creation: Creation
     templates: TemplateService
+    builder: TemplateBuilder
     images: ImageStore
     image_pool: ThreadPoolExecutor
     """Imports and builds take long; they must not stand before creates."""

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated, Self
+
+from pydantic import Base64Bytes, Field, StringConstraints, model_validator
 
 from sandboxd.api.models import (
     MAX_LABELS,
+    AbsolutePath,
     Body,
+    ImageName,
     LabelKey,
     LabelValue,
     SandboxLimits,
     SandboxOptions,
+    TemplateId,
 )
+
+MAX_STEPS = 256
+MAX_STEP_TIMEOUT_S = 3600.0
+Argument = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=64 << 10)]
+Timeout = Annotated[float, Field(gt=0, le=MAX_STEP_TIMEOUT_S, allow_inf_nan=False)]
+# A shell line, or a program with its arguments.
+Command = Argument | Annotated[list[Argument], Field(min_length=1, max_length=1024)]
 
 
 class SnapshotRequest(Body):
@@ -24,6 +36,48 @@ class ForkRequest(SandboxOptions):
     """How many forks, and what is different from the original in all of them."""
 
     count: int = Field(default=1, ge=1, description="at most max_forks_per_request of the daemon")
+
+
+class RecipeFileBody(Body):
+    """A file to write before anything runs, as the sandbox's root."""
+
+    path: AbsolutePath
+    content: Base64Bytes = Field(description="in base64")
+    mode: int = Field(default=0o644, ge=0, le=0o7777)
+
+
+class RecipeCommandBody(Body):
+    """A command that must end with exit code 0."""
+
+    command: Command
+    timeout_s: Timeout = 60.0
+
+
+class WarmCommandBody(Body):
+    """A command that is left running, and is ready once `ready` ends with exit code 0."""
+
+    command: Command
+    ready: Command | None = None
+    timeout_s: Timeout = 60.0
+
+
+class BuildTemplateRequest(SandboxOptions):
+    """A recipe. It stands on an image or on a template; the same recipe is built only once."""
+
+    image: ImageName | None = Field(default=None, description="null, without a template: base")
+    template: TemplateId | None = None
+    files: list[RecipeFileBody] = Field(default_factory=list, max_length=MAX_STEPS)
+    setup: list[RecipeCommandBody] = Field(default_factory=list, max_length=MAX_STEPS)
+    warm: list[WarmCommandBody] = Field(default_factory=list, max_length=MAX_STEPS)
+    on_fork: RecipeCommandBody | None = Field(
+        default=None, description="runs in each fork before its creation is answered"
+    )
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Self:
+        if self.image is not None and self.template is not None:
+            raise ValueError("image and template exclude each other")
+        return self
 
 
 class TemplateInfo(Body):
@@ -40,6 +94,7 @@ class TemplateInfo(Body):
     user: str
     labels: dict[str, str]
     created_at: float = Field(description="seconds since the epoch")
+    recipe: str | None = Field(description="digest of what it was built from; null: a snapshot")
     layers: int = Field(description="frozen layers above the image")
     processes: int
     threads: int

@@ -8,6 +8,7 @@ from sandboxd.errors import Conflict
 from sandboxd.exec_session import RunningExec
 from sandboxd.launch_request import Limits
 from sandboxd.sandbox import LiveSandbox
+from sandboxd.templates.recipe import Recipe, RecipeCommand, RecipeFile, WarmCommand
 from sandboxd.templates.template import Template
 
 
@@ -71,6 +72,7 @@ def template_info(template: Template) -> models_templates.TemplateInfo:
         user=record.user,
         labels=record.labels,
         created_at=record.created_at,
+        recipe=record.recipe or None,
         layers=len(record.layers),
         processes=record.counts["processes"],
         threads=record.counts.get("threads", 0),
@@ -78,6 +80,34 @@ def template_info(template: Template) -> models_templates.TemplateInfo:
         own_bytes=record.counts.get("extent_bytes", 0),
         inherited_bytes=record.counts.get("inherited_bytes", 0),
     )
+
+
+def recipe(body: models_templates.BuildTemplateRequest) -> Recipe:
+    """What a build is asked for."""
+    return Recipe(
+        options=create_options(body, body.image or "base"),
+        template=body.template or "",
+        files=tuple(RecipeFile(each.path, each.content, each.mode) for each in body.files),
+        setup=tuple(RecipeCommand(_argv(each.command), each.timeout_s) for each in body.setup),
+        warm=tuple(
+            WarmCommand(
+                _argv(each.command),
+                None if each.ready is None else _argv(each.ready),
+                each.timeout_s,
+            )
+            for each in body.warm
+        ),
+        on_fork=(
+            None
+            if body.on_fork is None
+            else RecipeCommand(_argv(body.on_fork.command), body.on_fork.timeout_s)
+        ),
+        labels=body.labels,
+    )
+
+
+def _argv(command: str | list[str]) -> tuple[str, ...]:
+    return ("/bin/sh", "-c", command) if isinstance(command, str) else tuple(command)
 
 
 def command_info(running: RunningExec) -> models.CommandInfo:

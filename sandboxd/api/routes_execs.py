@@ -23,7 +23,7 @@ from sandboxd.api.peer import Peer
 from sandboxd.api.presentation import command_info
 from sandboxd.bounds import checked_output_bytes, checked_timeout_ms
 from sandboxd.errors import Conflict, InternalError, NotFound, VenusError, error_from_errno
-from sandboxd.exec_session import RunningExec, start_exec
+from sandboxd.exec_session import DEFAULT_ENVIRONMENT, RunningExec, start_exec
 from sandboxd.init_link import LinkClosed
 from sandboxd.init_protocol import ExecRequest
 from sandboxd.protocol import CONTENT_TYPE_BYTES, CONTENT_TYPE_FRAMES, ExitReason, StdinMode
@@ -33,10 +33,6 @@ router = APIRouter(prefix="/v1/sandboxes/{sandbox_id}", tags=["commands"])
 
 _LOG = logging.getLogger("sandboxd")
 _EXEC_PATH = re.compile(r"/v1/sandboxes/([^/]+)/exec")
-DEFAULT_ENVIRONMENT = {
-    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    "LANG": "C.UTF-8",
-}
 _FRAMES: dict[str, Any] = {CONTENT_TYPE_FRAMES: {"schema": {"type": "string", "format": "binary"}}}
 
 

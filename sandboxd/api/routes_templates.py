@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request
 
 from sandboxd.api import models, models_templates
 from sandboxd.api.context import ApiContext, Context, CurrentPeer, error_answers
-from sandboxd.api.presentation import create_options, sandbox_info, template_info
+from sandboxd.api.presentation import create_options, recipe, sandbox_info, template_info
 from sandboxd.errors import InvalidRequest
 from sandboxd.sandbox import LiveSandbox
 
@@ -80,6 +80,19 @@ async def _answer(
         for sandbox in made:
             await context.service.destroy(sandbox)
     return models.SandboxList(sandboxes=[sandbox_info(each) for each in made])
+
+
+@router.post(
+    "/templates",
+    status_code=201,
+    operation_id="build_template",
+    responses=error_answers(400, 404, 409, 422, 429, 501, 504, 507),
+)
+async def build_template(
+    body: models_templates.BuildTemplateRequest, context: Context, peer: CurrentPeer
+) -> models_templates.TemplateInfo:
+    """Build a template from a recipe, or find it built; answers when it is ready."""
+    return template_info(await context.builder.build(peer.uid, recipe(body)))
 
 
 @router.get("/templates", operation_id="list_templates", responses=error_answers(400))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 import time
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import click
@@ -54,6 +57,39 @@ def snapshot(socket: str, sandbox: str, label: tuple[str, ...], as_json: bool) -
 @click.group()
 def template() -> None:
     """Templates: captured sandboxes, to be forked any number of times."""
+
+
+@template.command("build")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("-l", "--label", multiple=True, metavar="NAME=VALUE", help=_LABEL_HELP)
+@as_json
+@click.pass_obj
+def build(socket: str, file: Path, label: tuple[str, ...], as_json: bool) -> None:
+    """Build a template from a recipe in TOML, or find it built; prints its id."""
+    made = Template.build(read_recipe(file), parse_pairs(label, "--label"), socket=socket)
+    click.echo(json.dumps(dataclasses.asdict(made.info)) if as_json else made.template_id)
+
+
+def read_recipe(file: Path) -> dict[str, Any]:
+    """The recipe as the daemon takes it. A file of it has its `content` as text, or names a
+    `source` beside the recipe."""
+    try:
+        recipe = tomllib.loads(file.read_text())
+        for each in recipe.get("files", ()):
+            each["content"] = base64.b64encode(_content(each, file.parent)).decode()
+            if isinstance(mode := each.get("mode"), str):
+                each["mode"] = int(mode, 8)
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        cause = f"{type(error).__name__}: {error}"
+        raise click.ClickException(f"{file} is no recipe: {cause}") from error
+    return recipe
+
+
+def _content(entry: dict[str, Any], beside: Path) -> bytes:
+    if "content" in entry:
+        text: str = entry["content"]
+        return text.encode()
+    return (beside / entry.pop("source")).read_bytes()
 
 
 @template.command("ls")

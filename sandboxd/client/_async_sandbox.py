@@ -153,6 +153,24 @@ class AsyncTemplate:
         self._info = info
 
     @classmethod
+    async def build(
+        cls,
+        recipe: Mapping[str, object],
+        metadata: Mapping[str, str] | None = None,
+        *,
+        socket: Socket = None,
+    ) -> Self:
+        """The template of a recipe: built now, or found built. `recipe` is the body of the request
+        `build_template` (docs/operations.md); its files' contents are in base64."""
+        transport = AsyncTransport(socket)
+        try:
+            call = _template_calls.build_template(recipe, metadata)
+            return cls(transport, await transport.call(call, timeout_s=None))
+        except BaseException:
+            await transport.close()
+            raise
+
+    @classmethod
     async def get(cls, template_id: str, *, socket: Socket = None) -> Self:
         """A template that exists already."""
         transport = AsyncTransport(socket)

@@ -43,6 +43,20 @@ def _fork(kind: str, name: str, count: int, options: ForkOptions) -> Call[list[S
     )
 
 
+def build_template(
+    recipe: Mapping[str, object], labels: Mapping[str, str] | None
+) -> Call[TemplateInfo]:
+    return Call(
+        "build template",
+        "recipe",
+        "POST",
+        target("templates"),
+        lambda b: TemplateInfo.from_json(decoded(b)),
+        encoded({**recipe, **({"labels": dict(labels)} if labels else {})}),
+        CONTENT_TYPE_JSON,
+    )
+
+
 def list_templates(labels: Mapping[str, str] | None) -> Call[list[TemplateInfo]]:
     wanted = [quote(f"{name}={value}", safe="") for name, value in (labels or {}).items()]
     query = "&".join(f"label={pair}" for pair in wanted)

@@ -144,6 +144,7 @@ class TemplateInfo(_FromJson):
     labels: dict[str, str]
     created_at: float
     parent: str | None = None
+    recipe: str | None = None
     layers: int = 0
     processes: int = 0
     threads: int = 0

@@ -14,6 +14,7 @@ from typing import Any
 
 from sandboxd.errors import InternalError
 from sandboxd.launch_request import Limits
+from sandboxd.templates.recipe import RecipeCommand
 from sandboxd.templates.template import CapturedCommand, TemplateRecord
 
 RECORD_VERSION = 1
@@ -34,6 +35,9 @@ def decode_record(content: bytes) -> TemplateRecord:
         table["layers"] = tuple(table["layers"])
         table["limits"] = Limits(**table["limits"])
         table["commands"] = tuple(CapturedCommand(**each) for each in table["commands"])
+        if table["on_fork"] is not None:
+            argv = tuple(table["on_fork"].pop("argv"))
+            table["on_fork"] = RecipeCommand(argv, **table["on_fork"])
         return TemplateRecord(**table)
     except (KeyError, TypeError) as error:
         raise ValueError(str(error)) from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import secrets
 import time
@@ -27,6 +28,7 @@ from sandboxd.templates.capture import (
     gather_externals,
     surviving_commands,
 )
+from sandboxd.templates.recipe import RecipeCommand
 from sandboxd.templates.records import TemplateRecords
 from sandboxd.templates.store import TemplateStore
 from sandboxd.templates.template import Template, TemplateRecord
@@ -67,10 +69,19 @@ class TemplateService:
         for template in self.store.visible(0, {}):
             await self.store.remove(template)
 
-    async def snapshot(self, sandbox: LiveSandbox, labels: Mapping[str, str]) -> Template:
+    async def snapshot(
+        self,
+        sandbox: LiveSandbox,
+        labels: Mapping[str, str],
+        *,
+        recipe: str = "",
+        on_fork: RecipeCommand | None = None,
+    ) -> Template:
         """The sandbox as it is now, as a template; the sandbox goes on."""
         self.store.admit(sandbox.tenant_uid)
-        template = await self._capture(sandbox, labels)
+        captured = await self._capture(sandbox, labels)
+        record = dataclasses.replace(captured.record, recipe=recipe, on_fork=on_fork)
+        template = Template(record, captured.native)
         try:
             await self.store.add(template)
         except BaseException:

@@ -83,6 +83,13 @@ class TemplateStore:
             )
         return template
 
+    def of_recipe(self, tenant_uid: int, digest: str) -> Template | None:
+        """The tenant's template of that recipe, if there is one."""
+        for each in self._templates.values():
+            if (each.record.tenant_uid, each.record.recipe) == (tenant_uid, digest):
+                return each
+        return None
+
     async def remove(self, template: Template) -> None:
         """From here on it cannot be found; what only it stood on is removed."""
         if self._templates.pop(template.template_id, None) is None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from sandboxd import _native
 from sandboxd.bounds import CreateOptions
 from sandboxd.launch_request import Limits
+from sandboxd.templates.recipe import RecipeCommand
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,10 @@ class TemplateRecord:
     exec_generation: int = 0
     last_exec: int = 0
     """Ids of commands up to here, of this generation, are the original's."""
+    recipe: str = ""
+    """Digest of the recipe that it was built from; empty: it is a snapshot."""
+    on_fork: RecipeCommand | None = None
+    """Runs in each fork before its creation is told."""
 
     def options(self, wanted: CreateOptions) -> CreateOptions:
         """What a fork gets: the template's own, except where `wanted` says otherwise."""
