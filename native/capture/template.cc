@@ -45,11 +45,21 @@ std::map<std::string, uint64_t> count(const TreeImage &image)
     return counts;
 }
 
+std::vector<pid_t> children_of_init_in(const TreeImage &image)
+{
+    std::vector<pid_t> pids;
+    for (const ProcessImage &process : image.processes)
+        if (process.parent == 1)
+            pids.push_back(process.pid);
+    return pids;
+}
+
 }  // namespace
 
 Template::Template(CaptureState state, RestorePlan plan, std::map<std::string, double> times_ms)
     : tree_counts_(count(state.image)),
       external_slots_(state.image.external_slots),
+      children_of_init_(children_of_init_in(state.image)),
       extents_(std::move(state.extents)),
       plan_(std::move(plan)),
       plan_file_(sealed_file("venus-plan", plan_.bytes)),
@@ -61,6 +71,7 @@ Template::Template(const TemplateHeader &header, std::vector<SealedExtent> exten
                    os::UniqueFd plan_file)
     : tree_counts_(header.counts),
       external_slots_(header.external_slots),
+      children_of_init_(header.children_of_init),
       extents_(std::move(extents)),
       plan_{Bytes(header.plan_bytes), header.base,         header.entry,
             header.coordinator,       static_cast<int>(header.first_descriptor),
@@ -86,6 +97,7 @@ Bytes Template::save(bool digests) const
     header.external_slots = external_slots_;
     header.plan_identity = identity_of(plan_file_.get());
     header.plan_digest = sha256(plan_.bytes.data(), plan_.bytes.size());
+    header.children_of_init = children_of_init_;
     header.counts = tree_counts_;
     header.has_digests = digests;
     for (const SealedExtent &extent : extents_)
@@ -136,15 +148,6 @@ std::map<std::string, uint64_t> Template::counts() const
     for (const SealedExtent &extent : extents_)
         counts[extent.inherited ? "inherited_bytes" : "extent_bytes"] += extent.size;
     return counts;
-}
-
-std::vector<pid_t> Template::children_of_init() const
-{
-    std::vector<pid_t> pids;
-    for (const ProcessImage &process : image_.processes)
-        if (process.parent == 1)
-            pids.push_back(process.pid);
-    return pids;
 }
 
 int Template::create_shared_page() const

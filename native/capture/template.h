@@ -29,7 +29,7 @@ public:
     pid_t coordinator() const { return plan_.coordinator; }
     std::map<std::string, uint64_t> counts() const;
     // Processes whose parent is init, which alone learns of their end.
-    std::vector<pid_t> children_of_init() const;
+    const std::vector<pid_t> &children_of_init() const { return children_of_init_; }
     const std::map<std::string, double> &times_ms() const { return times_ms_; }
 
     // One for each fork; the caller's to close.
@@ -45,6 +45,7 @@ private:
 
     std::map<std::string, uint64_t> tree_counts_;
     uint32_t external_slots_;
+    std::vector<pid_t> children_of_init_;
     std::vector<SealedExtent> extents_;
     RestorePlan plan_;
     os::UniqueFd plan_file_;

@@ -152,6 +152,9 @@ Bytes encode_template_header(const TemplateHeader &header)
     body.number<uint32_t>(header.external_slots);
     body.identity(header.plan_identity);
     body.raw(header.plan_digest.data(), header.plan_digest.size());
+    body.number(static_cast<uint32_t>(header.children_of_init.size()));
+    for (pid_t pid : header.children_of_init)
+        body.number(static_cast<uint32_t>(pid));
     body.number(static_cast<uint32_t>(header.counts.size()));
     for (const auto &[name, value] : header.counts) {
         body.number(static_cast<uint8_t>(name.size()));
@@ -201,6 +204,10 @@ TemplateHeader decode_template_header(const Bytes &bytes)
     header.external_slots = reader.number<uint32_t>("external slots", 0, kMaxExternalSlots);
     header.plan_identity = reader.identity("identity of the plan");
     header.plan_digest = reader.digest("checksum of the plan");
+    auto children = reader.number<uint32_t>("number of children", 0, uint32_t{VR_MAX_PROCESSES});
+    for (uint32_t i = 0; i < children; i++)
+        header.children_of_init.push_back(
+            static_cast<pid_t>(reader.number<uint32_t>("pid of a child", 2, kMaxPid)));
     for (auto left = reader.number<uint32_t>("number of counts", 0, kMaxCounts); left > 0; left--) {
         std::string name = read_count_name(reader);
         auto value = reader.number<uint64_t>("count");

@@ -6,6 +6,7 @@
 //   u64 base, u64 entry, u64 plan size, u64 operations
 //   u32 coordinator, u32 first descriptor, u32 size of the shared page, u32 external slots
 //   plan: u64 device, u64 inode, 32 bytes SHA-256 of its content
+//   u32 number of init's children, each: u32 pid
 //   u32 number of counts, each: u8 length, name, u64 value
 //   u32 number of extents, each: u64 size, u64 device, u64 inode, u32 inherited,
 //                                32 bytes SHA-256 (only with kHasDigests)
@@ -42,6 +43,7 @@ struct TemplateHeader {
     uint32_t first_descriptor, shared_bytes, external_slots;
     FileIdentity plan_identity;
     Digest plan_digest;
+    std::vector<pid_t> children_of_init;
     std::map<std::string, uint64_t> counts;
     bool has_digests;
     std::vector<SavedExtent> extents;

@@ -40,6 +40,7 @@ inline TemplateHeader small_header(const Bytes &plan, std::vector<SavedExtent> e
     header.external_slots = externals;
     header.plan_identity = {3, 4};
     header.plan_digest = sha256(plan.data(), plan.size());
+    header.children_of_init = {2, 5};
     header.counts = {{"processes", 1}, {"threads", 8}};
     header.has_digests = true;
     header.extents = std::move(extents);

@@ -32,6 +32,8 @@ Template example()
     state.add_extent(std::move(second));
     state.image.external_slots = 1;
     state.image.processes.resize(2);
+    state.image.processes[1].parent = 1;
+    state.image.processes[1].pid = 7;
     RestorePlan plan{};
     plan.bytes = small_plan(2, 1);
     plan.base = 0x100000000000;
@@ -73,6 +75,7 @@ void test_all_comes_back()
     Template loaded = Template::load(saved.save(true), saved.descriptors(), true);
     CHECK(loaded.counts() == saved.counts() && loaded.coordinator() == saved.coordinator());
     CHECK(loaded.counts().at("inherited_bytes") == 5 * kPageBytes);
+    CHECK(loaded.children_of_init() == std::vector<pid_t>{7});
     CHECK(loaded.save(true) == saved.save(true));
     Lineage lineage = loaded.lineage(), original = saved.lineage();
     CHECK(lineage.plans == original.plans && lineage.extents.size() == 2);

@@ -89,6 +89,7 @@ void test_all_comes_back()
     TemplateHeader read = decode_template_header(bytes);
     CHECK(encode_template_header(read) == bytes);
     CHECK(read.coordinator == 12 && read.counts == saved.counts && read.extents.size() == 2);
+    CHECK(read.children_of_init == saved.children_of_init);
     CHECK(read.extents[1].inherited && read.extents[1].identity == saved.extents[1].identity);
     CHECK(read.extents[0].digest == saved.extents[0].digest);
     saved.has_digests = false;
@@ -113,6 +114,9 @@ void test_errors_name_the_field()
         {"first descriptor", [](TemplateHeader &header) { header.first_descriptor = 3; }},
         {"shared page", [](TemplateHeader &header) { header.shared_bytes = 8; }},
         {"external slots", [](TemplateHeader &header) { header.external_slots = 1u << 31; }},
+        {"pid of a child", [](TemplateHeader &header) { header.children_of_init[1] = 1; }},
+        {"number of children",
+         [](TemplateHeader &header) { header.children_of_init.assign(1025, 2); }},
         {"name of a count", [](TemplateHeader &header) { header.counts = {{"a b", 1}}; }},
         {"length of a count's name", [](TemplateHeader &header) { header.counts = {{"", 1}}; }},
         {"size of an extent", [](TemplateHeader &header) { header.extents[0].size = 0; }},
