@@ -19,7 +19,8 @@ while not os.path.exists('/var/tmp/go'):
     time.sleep(0.005)
 grown.extend(bytes(100 << 20))
 right = grown[:20 << 20] == block * 20 and grown.count(0, 20 << 20) == 100 << 20
-open('/var/tmp/r', 'w').write('ok' if right else 'wrong'); os.rename('/var/tmp/r', '/var/tmp/result')
+open('/var/tmp/r', 'w').write('ok' if right else 'wrong')
+os.rename('/var/tmp/r', '/var/tmp/result')
 time.sleep(1000)
 """
 
