@@ -26,13 +26,14 @@ extern "C" {
 
 enum {
     VR_MAGIC = 0x52534e56, /* "VNSR" */
-    VR_VERSION = 1,
+    VR_VERSION = 2,
     VR_PAGE = 4096,
     /* Scratch: one page for saved values, then the stack of the leader; one page per thread. */
     VR_LEADER_PAGES = 3,
     VR_MAX_BARRIERS = 64,
     VR_MAX_PROCESSES = 1024,
     VR_MAX_VDSO_PARTS = 4,
+    VR_MAX_POOL_EXTENTS = 4096,
 };
 
 /* How the result of an operation is judged. */
@@ -104,12 +105,23 @@ struct vr_header {
         int64_t start;
         uint64_t bytes;
     } vdso[VR_MAX_VDSO_PARTS];
+    /* Offsets in the plan. The seccomp filter that hands calls on pool memory to init, struct
+     * sock_filter[]; and which of the received descriptors are extents whose pages stand for
+     * anonymous memory, uint32_t[] relative to the first of them. */
+    uint64_t filter;
+    uint64_t pool;
+    uint32_t filter_count;
+    uint32_t pool_count;
 };
 
 /* What starts a restore, sent to the coordinator over a SOCK_SEQPACKET socket: this record, then
  * packets of a uint32_t (how many descriptors came before) with up to VR_START_BATCH descriptors:
  * extents, externals, shared page, plan.  They get the numbers from first_fd on. */
 enum { VR_START_BATCH = 16, VR_MIN_FIRST_FD = 64 };
+
+/* The memfd of init whose first byte it locks (OFD lock) while it works on threads of a fork, and
+ * that whoever captures the sandbox locks first. */
+#define VR_GATE_NAME "venus-gate"
 
 struct vr_start {
     uint32_t magic;

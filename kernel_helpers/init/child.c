@@ -236,7 +236,7 @@ _Noreturn void child_run(const struct policy *policy, const struct exec_request 
   if (request->head.kind == VENUS_KIND_RESTORE) {
     STEP(CGROUP, join_cgroups(fds));
     STEP(DESCRIPTORS, arrange_descriptors(fds));
-    fail(fds->status, VENUS_STEP_RESTORE, restore_run());
+    fail(fds->status, VENUS_STEP_RESTORE, restore_run(fds->status));
   }
   STEP(SESSION, setsid() < 0 ? errno : 0);
   STEP(CGROUP, join_cgroups(fds));

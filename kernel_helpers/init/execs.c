@@ -3,9 +3,11 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 
 #include "child.h"
+#include "pool_calls.h"
 #include "restore.h"
 #include "sys.h"
 #include "tree.h"
@@ -96,12 +98,15 @@ static void enter_restored(struct exec *exec, pid_t pid) {
 
 /* Runs in the child with pid 0; -1 and errno. */
 static pid_t start_child(struct exec *exec, struct child_fds *child, const struct venus_exec *head) {
+  /* The coordinator of a restore has a descriptor to report. */
+  bool restores = head->kind == VENUS_KIND_RESTORE;
   int status_pipe[2];
-  if (pipe2(status_pipe, O_CLOEXEC) < 0)
+  if ((restores ? socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, status_pipe)
+                : pipe2(status_pipe, O_CLOEXEC)) < 0)
     return -1;
   exec->status_fd = status_pipe[0];
   child->status = status_pipe[1];
-  return head->kind == VENUS_KIND_RESTORE ? restore_fork((pid_t)head->number[0]) : fork();
+  return restores ? restore_fork((pid_t)head->number[0]) : fork();
 }
 
 bool execs_start(struct exec_table *table, const struct packet *packet, const int *fds,
@@ -149,12 +154,43 @@ bool execs_start(struct exec_table *table, const struct packet *packet, const in
   return true;
 }
 
+/* From the coordinator of a restore: its report, or what any child writes. */
+static ssize_t receive_status(int socket, struct child_failure *failure) {
+  static union {
+    struct child_failure failure;
+    struct pool_report report;
+  } message;
+  union {
+    struct cmsghdr align;
+    char bytes[CMSG_SPACE(sizeof(int))];
+  } ancillary;
+  struct iovec vector = {.iov_base = &message, .iov_len = sizeof message};
+  struct msghdr header = {.msg_iov = &vector,
+                          .msg_iovlen = 1,
+                          .msg_control = &ancillary,
+                          .msg_controllen = sizeof ancillary};
+  ssize_t size = recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  struct cmsghdr *control = size > 0 ? CMSG_FIRSTHDR(&header) : NULL;
+  if (control && control->cmsg_type == SCM_RIGHTS) {
+    int listener;
+    memcpy(&listener, CMSG_DATA(control), sizeof listener);
+    pool_adopt(&message.report, listener);
+  } else if (size == sizeof *failure) {
+    *failure = message.failure;
+  }
+  return size;
+}
+
 void execs_read_status(struct exec *exec) {
   struct child_failure failure;
   ssize_t size;
+  bool restores = exec->kind == VENUS_KIND_RESTORE;
   do
-    size = read(exec->status_fd, &failure, sizeof failure);
+    size = restores ? receive_status(exec->status_fd, &failure)
+                    : read(exec->status_fd, &failure, sizeof failure);
   while (size < 0 && errno == EINTR);
+  if (restores && (size > (ssize_t)sizeof failure || (size < 0 && errno == EAGAIN)))
+    return; /* more will come, or the end */
   close_fd(&exec->status_fd);
   if (size != sizeof failure) {
     /* End of file without a report: close-on-exec closed the pipe, the program runs. */
@@ -202,11 +238,13 @@ void execs_reap(struct exec_table *table) {
     pid_t pid = wait4(-1, &status, WNOHANG, &usage);
     if (pid <= 0)
       return;
+    if (pool_event(pid, status))
+      continue;
     struct exec *exec = find_unreaped(table, pid);
     if (!exec)
       continue; /* an orphan that init inherited */
     /* The report was written before the death that we see now, but poll may have run before it. */
-    if (exec->state == EXEC_STARTING)
+    while (exec->state == EXEC_STARTING)
       execs_read_status(exec);
     exec->reaped = true;
     exec->deadline_us = 0;

@@ -18,6 +18,7 @@
 
 #include "control.h"
 #include "execs.h"
+#include "pool_calls.h"
 #include "setup.h"
 #include "sys.h"
 
@@ -26,9 +27,9 @@
 /* All state that outlives setup. Large arrays cost memory only where they are touched. */
 static struct policy policy;
 static struct exec_table table; /* not initialised here: .data would put all of it in the binary */
-static struct pollfd poll_set[3 + VENUS_MAX_EXECS];
+static struct pollfd poll_set[4 + VENUS_MAX_EXECS];
 
-enum poll_slot { POLL_SIGNALS, POLL_LISTEN, POLL_CONTROL, POLL_FIRST_EXEC };
+enum poll_slot { POLL_SIGNALS, POLL_LISTEN, POLL_CONTROL, POLL_POOL, POLL_FIRST_EXEC };
 
 static void report(const struct venus_status *status) {
   ssize_t written = write(VENUS_FD_STATUS, status, sizeof *status);
@@ -67,6 +68,7 @@ static void raise_descriptor_limit(void) {
 static unsigned prepare_poll(const struct control *control) {
   poll_set[POLL_CONTROL] =
       (struct pollfd){.fd = control->fd, .events = control->fd < 0 ? 0 : control_events(control)};
+  poll_set[POLL_POOL] = (struct pollfd){.fd = pool_poll_fd(), .events = POLLIN};
   unsigned count = POLL_FIRST_EXEC;
   for (unsigned i = 0; i < table.used; i++)
     if (table.slots[i].state == EXEC_STARTING)
@@ -93,6 +95,9 @@ static void serve(struct control *control) {
     int timeout_ms = execs_expire(&table);
     if (control->stalled && (timeout_ms < 0 || timeout_ms > STALLED_PAUSE_MS))
       timeout_ms = STALLED_PAUSE_MS;
+    int pool_ms = pool_timeout_ms();
+    if (pool_ms >= 0 && (timeout_ms < 0 || timeout_ms > pool_ms))
+      timeout_ms = pool_ms;
     unsigned count = prepare_poll(control);
     if (poll(poll_set, count, timeout_ms) < 0)
       continue; /* ENOMEM: nothing to do but to try again */
@@ -103,6 +108,7 @@ static void serve(struct control *control) {
         ;
       execs_reap(&table);
     }
+    pool_turn(poll_set[POLL_POOL].revents);
     control_flush(control);
     if (poll_set[POLL_CONTROL].revents && control->fd == poll_set[POLL_CONTROL].fd &&
         !control_receive(control))

@@ -8,14 +8,18 @@
 #include "restore.h"
 
 #include <errno.h>
+#include <linux/filter.h>
 #include <linux/sched.h>
+#include <linux/seccomp.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
+#include "pool_calls.h"
 #include "sys.h"
 #include "venus_init_protocol.h"
 #include "venus_restore_format.h"
@@ -80,7 +84,67 @@ static int receive_descriptors(const struct vr_start *start) {
   return 0;
 }
 
-int restore_run(void) {
+static bool in_plan(const struct vr_start *start, uint64_t offset, uint64_t count, uint64_t size) {
+  return offset <= start->plan_bytes && count <= (start->plan_bytes - offset) / size;
+}
+
+static int send_report(int status, const struct pool_report *report, int listener) {
+  union {
+    struct cmsghdr align;
+    char bytes[CMSG_SPACE(sizeof(int))];
+  } ancillary = {0};
+  struct iovec vector = {
+      .iov_base = (void *)report,
+      .iov_len = offsetof(struct pool_report, inodes) + report->count * sizeof report->inodes[0]};
+  struct msghdr message = {.msg_iov = &vector,
+                           .msg_iovlen = 1,
+                           .msg_control = &ancillary,
+                           .msg_controllen = sizeof ancillary};
+  struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof listener);
+  memcpy(CMSG_DATA(header), &listener, sizeof listener);
+  return sendmsg(status, &message, MSG_NOSIGNAL) < 0 ? errno : 0;
+}
+
+/* All processes of the fork inherit the filter. It comes before their own, while no_new_privs is not
+ * needed and none of them can forbid it. A notified call waits, without being interruptible once init
+ * has seen it: a call that a signal ended could not be told from one that was carried out. */
+static int install_filter(const struct vr_start *start, int status) {
+  static struct pool_report report;
+  const struct vr_header *plan = (const struct vr_header *)(uintptr_t)start->base;
+  if (plan->filter_count == 0)
+    return 0;
+  if (!in_plan(start, plan->filter, plan->filter_count, sizeof(struct sock_filter)) ||
+      !in_plan(start, plan->pool, plan->pool_count, sizeof(uint32_t)))
+    return EBADMSG;
+  if (plan->pool_count > VR_MAX_POOL_EXTENTS)
+    return E2BIG;
+  const uint32_t *pool = (const uint32_t *)(uintptr_t)(start->base + plan->pool);
+  report.magic = VR_MAGIC;
+  report.count = plan->pool_count;
+  for (uint32_t i = 0; i < plan->pool_count; i++) {
+    struct stat file;
+    if (pool[i] >= start->fd_count || fstat((int)(start->first_fd + pool[i]), &file) < 0)
+      return EBADMSG;
+    report.device = file.st_dev; /* of all of them: the kernel has one file system for memfds */
+    report.inodes[i] = file.st_ino;
+  }
+  struct sock_fprog program = {
+      .len = (unsigned short)plan->filter_count,
+      .filter = (struct sock_filter *)(uintptr_t)(start->base + plan->filter)};
+  int listener = (int)syscall(
+      SYS_seccomp, SECCOMP_SET_MODE_FILTER,
+      SECCOMP_FILTER_FLAG_NEW_LISTENER | SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, &program);
+  if (listener < 0)
+    return errno;
+  int error = send_report(status, &report, listener);
+  close(listener);
+  return error;
+}
+
+int restore_run(int status) {
   struct vr_start start;
   int none[VR_START_BATCH];
   unsigned count;
@@ -88,7 +152,8 @@ int restore_run(void) {
   if (error)
     return error;
   if (start.magic != VR_MAGIC || start.version != VR_VERSION || start.fd_count == 0 ||
-      start.first_fd < VR_MIN_FIRST_FD || start.entry >= start.plan_bytes)
+      start.first_fd < VR_MIN_FIRST_FD || start.entry >= start.plan_bytes ||
+      start.plan_bytes < sizeof(struct vr_header))
     return EBADMSG;
   error = receive_descriptors(&start);
   if (error)
@@ -100,11 +165,14 @@ int restore_run(void) {
            0) != base)
     return errno;
   close(plan);
+  error = install_filter(&start, status);
+  if (error)
+    return error;
   /* Copies of init are not dumpable, and /proc/self of such a process belongs to the host. */
   if (prctl(PR_SET_DUMPABLE, 1) < 0)
     return errno;
   uint64_t vdso = getauxval(AT_SYSINFO_EHDR);
-  /* Closes the status pipe too, which tells init that the plan runs. */
+  /* Closes the status socket too, which tells init that the plan runs. */
   if (syscall(SYS_close_range, 0, start.first_fd - 1, 0) < 0)
     return errno;
   __asm__ volatile("call *%0" : : "r"(start.base + start.entry), "D"(vdso) : "memory");

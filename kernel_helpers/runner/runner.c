@@ -11,7 +11,7 @@
 /* runner_asm.S uses these offsets. */
 _Static_assert(offsetof(struct vr_header, window_start) == 32, "header");
 _Static_assert(offsetof(struct vr_header, window_end) == 96, "header");
-_Static_assert(sizeof(struct vr_header) == 184, "header");
+_Static_assert(sizeof(struct vr_header) == 208, "header");
 
 enum {
     SYS_mmap = 9,

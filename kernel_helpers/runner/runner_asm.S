@@ -4,14 +4,14 @@
     .section .vr_header, "ax"
     .globl vr_image
 vr_image:
-    .long 0x52534e56, 1
+    .long 0x52534e56, 2
     .long vr_entry - vr_image
     .long vr_tail_start - vr_image
     .long vr_tail_end - vr_tail_start
     .long vr_tail_leader - vr_tail_start
     .long vr_tail_thread - vr_tail_start
     .long vr_code_end - vr_image
-    .zero 152 /* what the encoder fills: see struct vr_header */
+    .zero 176 /* what the encoder fills: see struct vr_header */
 
     .text
 /* vr_entry(rdi = address of the stub's vDSO): runs on the stub's stack. */

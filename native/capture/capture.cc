@@ -7,6 +7,7 @@
 #include "capture/descriptors.h"
 #include "capture/memory.h"
 #include "capture/memory_filesystems.h"
+#include "capture/pool_gate.h"
 #include "capture/process.h"
 #include "capture/stopped_tree.h"
 #include "capture/threads.h"
@@ -56,6 +57,7 @@ void refuse_shared_tables(const StoppedTree &tree)
 CaptureState capture_tree(pid_t init_host_pid, std::vector<FileIdentity> external, Lineage lineage,
                           const std::function<void()> &while_stopped)
 {
+    PoolGate gate(init_host_pid);
     StoppedTree tree(init_host_pid);
     CaptureState state;
     state.init = init_host_pid;

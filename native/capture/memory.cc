@@ -9,8 +9,10 @@
 #include <sys/syscall.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "capture/areas.h"
+#include "capture/page_copy.h"
 #include "capture/paths.h"
 #include "os/checked.h"
 #include "restore/refused.h"
@@ -19,11 +21,6 @@
 
 namespace venus {
 namespace {
-
-// A gap of this many zero pages is cheaper than another mapping in every fork.
-constexpr uint64_t kMaxGapBytes = 16 * kPageBytes;
-constexpr size_t kMaxRunsPerArea = 64;
-constexpr size_t kCopyBytes = 256 * 1024;
 
 std::string describe(const Area &area)
 {
@@ -58,61 +55,6 @@ void judge_flags(const StoppedProcess &process, const Area &area, Mapping &mappi
     mapping.locked = area.flags.contains("lo");
     if (area.flags.contains("lf"))
         throw Refused(process.label, describe(area), "it is locked on fault");
-}
-
-struct PendingCopy {
-    size_t mapping;
-    PageRun run;
-    bool drop_zeroes;
-};
-
-// Copies the runs into one extent. Zero pages of anonymous memory are left out again.
-void copy_pages(const StoppedProcess &process, CaptureState &state, ProcessImage &image,
-                const std::vector<PendingCopy> &copies)
-{
-    std::vector<PageRun> runs;
-    for (const PendingCopy &copy : copies)
-        runs.push_back(copy.run);
-    ExtentLayout layout = lay_out(runs);
-    ExtentWriter writer(layout.size);
-    std::vector<uint8_t> buffer(kCopyBytes);
-    std::vector<std::pair<size_t, ExtentPiece>> pieces;
-    for (size_t i = 0; i < copies.size(); i++) {
-        const PageRun &whole = copies[i].run;
-        std::vector<PageRun> filled;
-        for (uint64_t at = whole.start; at < whole.end;) {
-            uint64_t bytes = std::min<uint64_t>(kCopyBytes, whole.end - at);
-            process.read_memory(at, buffer.data(), bytes);
-            for (uint64_t page = 0; page < bytes; page += kPageBytes) {
-                if (copies[i].drop_zeroes && is_zero_page(buffer.data() + page))
-                    continue;
-                memcpy(writer.at(layout.offsets[i] + (at - whole.start) + page),
-                       buffer.data() + page, kPageBytes);
-                if (!filled.empty() && filled.back().end == at + page)
-                    filled.back().end += kPageBytes;
-                else
-                    filled.push_back({at + page, at + page + kPageBytes});
-            }
-            at += bytes;
-        }
-        filled = coalesce(std::move(filled), kMaxGapBytes, kMaxRunsPerArea);
-        for (const PageRun &run : filled) {
-            uint64_t offset = layout.offsets[i] + (run.start - whole.start);
-            // Pages of the gaps must exist: reading a hole would allocate in the sealed pool.
-            for (uint64_t page = 0; page < run.size(); page += kPageBytes)
-                *reinterpret_cast<volatile uint8_t *>(writer.at(offset + page)) =
-                    *writer.at(offset + page);
-            writer.collapse(offset, run.size());
-            pieces.push_back({copies[i].mapping, {run, 0, offset}});
-        }
-    }
-    if (pieces.empty())
-        return;
-    uint32_t extent = state.add_extent(writer.seal());
-    for (auto &[mapping, piece] : pieces) {
-        piece.extent = extent;
-        image.mappings[mapping].pieces.push_back(piece);
-    }
 }
 
 std::string map_files_path(const StoppedProcess &process, const Area &area)
@@ -150,9 +92,11 @@ uint32_t shared_memory_object(const StoppedProcess &process, CaptureState &state
     return state.add_object(std::move(file), os::UniqueFd());
 }
 
-// A page of the pool that the process has not written: referenced, not copied.
-bool reference_extent(CaptureState &state, const Area &area, FileIdentity identity,
-                      const std::vector<PageRun> &own, Mapping &mapping)
+// Pages of the pool that the process has not written: referenced, not copied. The extent, if the
+// area maps one.
+std::optional<uint32_t> reference_extent(CaptureState &state, const Area &area,
+                                         FileIdentity identity, const std::vector<PageRun> &own,
+                                         Mapping &mapping)
 {
     for (SealedExtent &extent : state.inherited)
         if (extent.fd && extent.identity == identity)
@@ -162,9 +106,9 @@ bool reference_extent(CaptureState &state, const Area &area, FileIdentity identi
             continue;
         for (const PageRun &run : complement(area.run, own))
             mapping.pieces.push_back({run, i, area.offset + (run.start - area.run.start)});
-        return true;
+        return i;
     }
-    return false;
+    return std::nullopt;
 }
 
 // The tail of the plan that made this fork: needed only while a thread is still in it.
@@ -211,7 +155,8 @@ bool is_vdso(const Area &area)
 
 void prepare_injection(StoppedProcess &process)
 {
-    for (const Area &area : parse_areas(proc::read_text(process.proc_path("smaps")))) {
+    // Not smaps: the kernel would count the pages of all areas for it.
+    for (const Area &area : parse_areas(proc::read_text(process.proc_path("maps")))) {
         if (area.name != "[vdso]")
             continue;
         std::vector<uint8_t> code(area.run.size());
@@ -245,7 +190,8 @@ std::vector<VdsoPart> own_vdso()
 void capture_memory(StoppedProcess &process, CaptureState &state, ProcessImage &image)
 {
     PageScan scan(process.proc_path("pagemap"));
-    std::vector<PendingCopy> copies;
+    // What is discarded there: zero afterwards; the file's content.
+    std::vector<PendingCopy> anonymous, of_files;
     for (const Area &area : parse_areas(proc::read_text(process.proc_path("smaps")))) {
         if (area.run.start == process.scratch || area.name == "[vsyscall]")
             continue;
@@ -270,7 +216,7 @@ void capture_memory(StoppedProcess &process, CaptureState &state, ProcessImage &
                 for (const PageRun &run : subtract(
                          coalesce(scan.private_pages(area.run), kMaxGapBytes, kMaxRunsPerArea),
                          mapping.guards))
-                    copies.push_back({index, run, true});
+                    anonymous.push_back({index, run, true});
             image.mappings.push_back(std::move(mapping));
             continue;
         }
@@ -288,19 +234,23 @@ void capture_memory(StoppedProcess &process, CaptureState &state, ProcessImage &
             continue;
         }
         std::vector<PageRun> own = scan.private_pages(area.run);
+        bool is_anonymous = false;
         bool reachable = S_ISREG(status.st_mode) && !memory_file &&
                          is_reachable(process, target, status);
         if (area.shared && !reachable)
             throw Refused(process.label, describe(area),
                           "its file is deleted or cannot be opened by its name");
-        if (!area.shared && reference_extent(state, area, {status.st_dev, status.st_ino}, own,
-                                             mapping)) {
+        std::optional<uint32_t> extent;
+        own = coalesce(std::move(own), reachable ? kMaxGapBytes : kMaxPoolGapBytes, kMaxRunsPerArea);
+        if (!area.shared)
+            extent = reference_extent(state, area, {status.st_dev, status.st_ino}, own, mapping);
+        if (extent) {
             mapping.offset = 0;
+            is_anonymous = state.extents[*extent].anonymous;
         } else if (reachable) {
             mapping.backing = Backing::kFile;
             mapping.path = target;
             mapping.file_writable = area.shared && area.flags.contains("mw");
-            own = coalesce(std::move(own), kMaxGapBytes, kMaxRunsPerArea);
         } else {
             // What can no longer be opened lives on as memory: all of it up to the file's end.
             mapping.offset = 0;
@@ -312,11 +262,12 @@ void capture_memory(StoppedProcess &process, CaptureState &state, ProcessImage &
                 own.push_back({area.run.start, std::min(area.run.end, area.run.start + mapped)});
         }
         for (const PageRun &run : subtract(own, mapping.guards))
-            copies.push_back({index, run, mapping.backing == Backing::kAnonymous &&
-                                              mapping.pieces.empty()});
+            (is_anonymous ? anonymous : of_files)
+                .push_back({index, run, mapping.backing == Backing::kAnonymous && !extent});
         image.mappings.push_back(std::move(mapping));
     }
-    copy_pages(process, state, image, copies);
+    copy_pages(process, state, image, anonymous, true);
+    copy_pages(process, state, image, of_files, false);
     for (Mapping &mapping : image.mappings)
         std::sort(mapping.pieces.begin(), mapping.pieces.end(),
                   [](const ExtentPiece &a, const ExtentPiece &b) { return a.run.start < b.run.start; });

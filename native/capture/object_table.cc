@@ -7,6 +7,11 @@
 #include "os/checked.h"
 
 namespace venus {
+namespace {
+
+constexpr size_t kCopyBytes = 256 * 1024;
+
+}  // namespace
 
 uint32_t CaptureState::add_object(OpenFile file, os::UniqueFd duplicate)
 {
@@ -17,7 +22,7 @@ uint32_t CaptureState::add_object(OpenFile file, os::UniqueFd duplicate)
 
 uint32_t CaptureState::add_extent(SealedExtent extent)
 {
-    image.extents.push_back({extent.size});
+    image.extents.push_back({extent.size, extent.anonymous});
     extents.push_back(std::move(extent));
     return static_cast<uint32_t>(extents.size() - 1);
 }
@@ -40,15 +45,19 @@ std::vector<ExtentPiece> copy_shared_memory(CaptureState &state, int fd, uint64_
         return pieces;
     ExtentLayout layout = lay_out(runs);
     ExtentWriter writer(layout.size);
+    Bytes buffer(kCopyBytes);
     for (size_t i = 0; i < runs.size(); i++) {
-        uint64_t wanted = std::min(runs[i].end, size) - runs[i].start;
-        ssize_t count = pread(fd, writer.at(layout.offsets[i]), wanted,
-                              static_cast<off_t>(runs[i].start));
-        if (count != static_cast<ssize_t>(wanted))
-            throw os::Error("read", "shared memory", count < 0 ? errno : EIO);
+        uint64_t end = std::min(runs[i].end, size);
+        for (uint64_t from = runs[i].start; from < end; from += buffer.size()) {
+            uint64_t wanted = std::min<uint64_t>(buffer.size(), end - from);
+            ssize_t count = pread(fd, buffer.data(), wanted, static_cast<off_t>(from));
+            if (count != static_cast<ssize_t>(wanted))
+                throw os::Error("read", "shared memory", count < 0 ? errno : EIO);
+            writer.write(layout.offsets[i] + (from - runs[i].start), buffer.data(), wanted);
+        }
         pieces.push_back({runs[i], 0, layout.offsets[i]});
     }
-    uint32_t extent = state.add_extent(writer.seal());
+    uint32_t extent = state.add_extent(writer.finish(false));
     for (ExtentPiece &piece : pieces)
         piece.extent = extent;
     return pieces;

@@ -14,6 +14,7 @@
 #include "capture/id_map.h"
 #include "capture/paths.h"
 #include "os/checked.h"
+#include "restore/pool_filter.h"
 #include "restore/refused.h"
 #include "os/proc.h"
 
@@ -123,13 +124,17 @@ void capture_seccomp(StoppedProcess &process, std::map<std::string, std::string>
         return;
     if (status["Seccomp"] != "2")
         throw Refused(process.label, "seccomp", "strict mode is not supported");
-    if (status["NoNewPrivs"] != "1")
-        throw Refused(process.label, "seccomp", "a filter without no_new_privs is not supported");
-    std::vector<Bytes> newest_first = process.leader().tracee.seccomp_filters();
+    std::vector<Bytes> filters = process.leader().tracee.seccomp_filters();
     for (StoppedThread &thread : process.threads)
-        if (thread.tid != process.pid && thread.tracee.seccomp_filters() != newest_first)
+        if (thread.tid != process.pid && thread.tracee.seccomp_filters() != filters)
             throw Refused(process.label, "seccomp", "its threads have different filters");
-    image.seccomp_filters.assign(newest_first.rbegin(), newest_first.rend());
+    // A fork's own comes from the plan again. A program cannot put one like it below those that
+    // the sandbox gives it.
+    if (!filters.empty() && is_pool_filter(filters.front()))
+        filters.erase(filters.begin());
+    if (!filters.empty() && status["NoNewPrivs"] != "1")
+        throw Refused(process.label, "seccomp", "a filter without no_new_privs is not supported");
+    image.seccomp_filters = std::move(filters);
 }
 
 // Asks on behalf of the parent, without taking the report away from it.

@@ -82,6 +82,8 @@ Template::Template(const TemplateHeader &header, std::vector<SealedExtent> exten
                           "plan");
     plan_.bytes.resize(static_cast<size_t>(got));
     verify_plan(header, plan_.bytes);
+    for (uint32_t index : pool_extents(plan_.bytes, extents_.size()))
+        extents_[index].anonymous = true;
 }
 
 Bytes Template::save(bool digests) const
@@ -182,7 +184,8 @@ Lineage Template::lineage() const
     Lineage lineage;
     for (const SealedExtent &extent : extents_) {
         os::UniqueFd again(checked(fcntl(extent.fd.get(), F_DUPFD_CLOEXEC, 0), "duplicate", "extent"));
-        lineage.extents.push_back({std::move(again), extent.size, extent.identity, true});
+        lineage.extents.push_back(
+            {std::move(again), extent.size, extent.identity, true, extent.anonymous, {}});
     }
     lineage.plans.push_back(identity_of(plan_file_.get()));
     return lineage;
@@ -205,6 +208,11 @@ Template capture_template(pid_t init_host_pid, const std::vector<int> &externals
             CaptureState state = capture_tree(
                 init_host_pid, identities, std::move(lineage), while_stopped);
             std::map<std::string, double> times = {{"capture", milliseconds_since(start)}};
+            start = Clock::now();
+            for (SealedExtent &extent : state.extents)
+                if (!extent.inherited)
+                    extent.seal();
+            times["seal"] = milliseconds_since(start);
             start = Clock::now();
             RestorePlan plan = make_restore_plan(state.image, runner_image(), leave_out);
             times["plan"] = milliseconds_since(start);

@@ -249,4 +249,19 @@ void verify_plan(const TemplateHeader &header, const Bytes &plan)
         refuse("plan that the header does not describe");
 }
 
+std::vector<uint32_t> pool_extents(const Bytes &plan, size_t extents)
+{
+    vr_header own;
+    memcpy(&own, plan.data(), sizeof own);
+    if (own.pool > plan.size() || own.pool_count > (plan.size() - own.pool) / sizeof(uint32_t))
+        refuse("plan that lists extents behind its end");
+    std::vector<uint32_t> indices(own.pool_count);
+    memcpy(indices.data(), plan.data() + own.pool, indices.size() * sizeof(uint32_t));
+    for (uint32_t index : indices)
+        if (index >= extents)
+            refuse("plan that lists extent " + std::to_string(index) + " of " +
+                   std::to_string(extents));
+    return indices;
+}
+
 }  // namespace venus

@@ -54,5 +54,7 @@ Bytes encode_template_header(const TemplateHeader &header);
 TemplateHeader decode_template_header(const Bytes &bytes);
 // Throws os::Error unless these bytes are the plan that the header speaks of.
 void verify_plan(const TemplateHeader &header, const Bytes &plan);
+// Which of the extents stand for anonymous memory. pre: verify_plan
+std::vector<uint32_t> pool_extents(const Bytes &plan, size_t extents);
 
 }  // namespace venus

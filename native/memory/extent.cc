@@ -61,37 +61,52 @@ ExtentWriter::ExtentWriter(uint64_t size) : size_(size)
 {
     fd_.reset(checked(memfd_create(kName, MFD_CLOEXEC | MFD_ALLOW_SEALING), "create", kName));
     checked(ftruncate(fd_.get(), static_cast<off_t>(size)), "size", kName);
-    if (size == 0)
-        return;
-    void *base = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
-    if (base == MAP_FAILED)
-        throw os::Error("map", kName, errno);
-    base_ = static_cast<uint8_t *>(base);
 }
 
-ExtentWriter::~ExtentWriter()
+void ExtentWriter::write(uint64_t offset, const void *bytes, uint64_t count)
 {
-    if (base_)
-        munmap(base_, size_);
+    auto *from = static_cast<const uint8_t *>(bytes);
+    while (count > 0) {
+        auto done = static_cast<uint64_t>(
+            checked(pwrite(fd_.get(), from, count, static_cast<off_t>(offset)), "write", kName));
+        from += done;
+        offset += done;
+        count -= done;
+    }
 }
 
-void ExtentWriter::collapse(uint64_t offset, uint64_t bytes)
+void ExtentWriter::fill(uint64_t offset, uint64_t bytes)
+{
+    checked(fallocate(fd_.get(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)), "fill",
+            kName);
+}
+
+void ExtentWriter::prefer_huge(uint64_t offset, uint64_t bytes)
 {
     uint64_t start = (offset + kHugePageBytes - 1) & ~(kHugePageBytes - 1);
     uint64_t end = (offset + bytes) & ~(kHugePageBytes - 1);
     if (start < end)
-        madvise(base_ + start, end - start, kMadvCollapse);
+        huge_.push_back({start, end});
 }
 
-SealedExtent ExtentWriter::seal()
+SealedExtent ExtentWriter::finish(bool anonymous)
 {
-    // F_SEAL_WRITE needs every writable mapping gone.
-    if (base_)
-        munmap(base_, size_);
-    base_ = nullptr;
-    checked(fcntl(fd_.get(), F_ADD_SEALS, kTemplateSeals), "seal", kName);
     FileIdentity identity = identity_of(fd_.get());
-    return {std::move(fd_), size_, identity, false};
+    return {std::move(fd_), size_, identity, false, anonymous, std::move(huge_)};
+}
+
+void SealedExtent::seal()
+{
+    if (!huge.empty()) {
+        void *base = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+        if (base == MAP_FAILED)
+            throw os::Error("map", kName, errno);
+        for (const PageRun &run : huge)
+            madvise(static_cast<uint8_t *>(base) + run.start, run.size(), kMadvCollapse);
+        munmap(base, size);  // F_SEAL_WRITE needs every writable mapping gone
+        huge.clear();
+    }
+    checked(fcntl(fd.get(), F_ADD_SEALS, kTemplateSeals), "seal", kName);
 }
 
 bool is_zero_page(const uint8_t *page)

@@ -29,6 +29,13 @@ struct SealedExtent {
     uint64_t size;
     FileIdentity identity;
     bool inherited = false;  // from the template that the sandbox was forked from
+    // Its pages stand for anonymous memory: what a program discards there is zero afterwards.
+    bool anonymous = false;
+    std::vector<PageRun> huge = {};  // offsets that shall become huge pages when it is sealed
+
+    // Takes its time, so that it is done when nothing is stopped any more: whole huge pages where
+    // they are wanted (an optimisation that may fail), then the seals.
+    void seal();
 };
 
 // A duplicate of a descriptor that was handed on. Throws os::Error, with `name`, unless it is the very
@@ -38,22 +45,21 @@ SealedExtent adopt_sealed(int fd, uint64_t size, FileIdentity identity, const st
 // Holes read as zeroes and stay holes.
 Digest content_digest(int fd, uint64_t size);
 
-// Being filled; seal() ends that.
+// Being filled; finish() ends that. What is never written stays a hole.
 class ExtentWriter {
 public:
     explicit ExtentWriter(uint64_t size);
-    ~ExtentWriter();
-    ExtentWriter(const ExtentWriter &) = delete;
 
-    uint8_t *at(uint64_t offset) { return base_ + offset; }
-    // Huge pages where a whole one is filled; an optimisation that may fail.
-    void collapse(uint64_t offset, uint64_t bytes);
-    SealedExtent seal();
+    void write(uint64_t offset, const void *bytes, uint64_t count);
+    // Pages of zeroes that exist.
+    void fill(uint64_t offset, uint64_t bytes);
+    void prefer_huge(uint64_t offset, uint64_t bytes);
+    SealedExtent finish(bool anonymous);  // not sealed yet
 
 private:
     os::UniqueFd fd_;
     uint64_t size_;
-    uint8_t *base_ = nullptr;
+    std::vector<PageRun> huge_;
 };
 
 bool is_zero_page(const uint8_t *page);

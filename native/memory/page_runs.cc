@@ -47,15 +47,21 @@ std::vector<PageRun> complement(PageRun whole, const std::vector<PageRun> &runs)
     return rest;
 }
 
+std::vector<PageRun> within(const std::vector<PageRun> &runs, PageRun whole)
+{
+    auto at = std::lower_bound(runs.begin(), runs.end(), whole.start,
+                               [](const PageRun &run, uint64_t start) { return run.end <= start; });
+    std::vector<PageRun> inside;
+    for (; at != runs.end() && at->start < whole.end; ++at)
+        inside.push_back({std::max(at->start, whole.start), std::min(at->end, whole.end)});
+    return inside;
+}
+
 std::vector<PageRun> subtract(const std::vector<PageRun> &runs, const std::vector<PageRun> &holes)
 {
     std::vector<PageRun> rest;
     for (const PageRun &run : runs) {
-        std::vector<PageRun> inside;
-        for (const PageRun &hole : holes)
-            if (hole.start < run.end && run.start < hole.end)
-                inside.push_back({std::max(hole.start, run.start), std::min(hole.end, run.end)});
-        for (const PageRun &part : complement(run, inside))
+        for (const PageRun &part : complement(run, within(holes, run)))
             rest.push_back(part);
     }
     return rest;

@@ -28,6 +28,9 @@ std::vector<PageRun> complement(PageRun whole, const std::vector<PageRun> &runs)
 // `runs` without what `holes` cover.
 std::vector<PageRun> subtract(const std::vector<PageRun> &runs, const std::vector<PageRun> &holes);
 
+// The parts of `runs` inside `whole`.
+std::vector<PageRun> within(const std::vector<PageRun> &runs, PageRun whole);
+
 uint64_t total_bytes(const std::vector<PageRun> &runs);
 
 // Where each run lies in one extent.  Offsets grow.  Runs of at least a huge page keep

@@ -41,7 +41,7 @@ public:
     RseqRegistration rseq() const;
     // Queued signals of the thread, or of its whole process.
     std::vector<std::vector<uint8_t>> pending(bool of_process) const;
-    // Newest first as the kernel numbers them; empty without filters.
+    // Oldest first, as the kernel numbers them; empty without filters.
     std::vector<std::vector<uint8_t>> seccomp_filters() const;
 
     // Registers the program continues with; see restartable() in the .cc.

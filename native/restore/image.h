@@ -295,6 +295,7 @@ struct FileEntry {
 
 struct ExtentImage {
     uint64_t size;
+    bool anonymous = false;  // its pages stand for anonymous memory
 };
 
 struct TreeImage {

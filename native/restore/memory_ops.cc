@@ -38,18 +38,33 @@ PageRun argument_pages(const MemoryLayout &layout)
     return {start & ~(kPageBytes - 1), (end + kPageBytes - 1) & ~(kPageBytes - 1)};
 }
 
+// What init makes of pool memory that is discarded is ordinary: it would be inherited.
+bool is_kept_from_children(const Mapping &mapping)
+{
+    return std::find(mapping.advice.begin(), mapping.advice.end(), MADV_DONTFORK) !=
+           mapping.advice.end();
+}
+
+// The part that is copied into anonymous memory instead of being mapped.
+PageRun filled_part(const ProcessImage &process, const Mapping &mapping)
+{
+    if (mapping.backing != Backing::kAnonymous)
+        return {0, 0};
+    bool fill = is_kept_from_children(mapping) && (mapping.protection & PROT_WRITE);
+    return fill ? mapping.area : argument_pages(process.layout);
+}
+
 void map_pieces(const ProcessPlanContext &context, const ProcessImage &process,
                 const Mapping &mapping, OpList &ops)
 {
-    PageRun arguments = mapping.backing == Backing::kAnonymous ? argument_pages(process.layout)
-                                                               : PageRun{0, 0};
+    PageRun filled = filled_part(process, mapping);
     for (const ExtentPiece &piece : mapping.pieces) {
         Word file = word(context.descriptors.extents) + piece.extent;
         auto offset_of = [&](uint64_t address) {
             return piece.offset + (address - piece.run.start);
         };
-        uint64_t filled_start = std::clamp(arguments.start, piece.run.start, piece.run.end);
-        uint64_t filled_end = std::clamp(arguments.end, filled_start, piece.run.end);
+        uint64_t filled_start = std::clamp(filled.start, piece.run.start, piece.run.end);
+        uint64_t filled_end = std::clamp(filled.end, filled_start, piece.run.end);
         for (PageRun part : {PageRun{piece.run.start, filled_start},
                              PageRun{filled_end, piece.run.end}})
             if (part.start < part.end)
@@ -86,9 +101,9 @@ void map_anonymous(const ProcessPlanContext &context, const ProcessImage &proces
         if (!mapping.pieces.empty() && mapping.pieces.front().run.start == area.start)
             area.start -= kPageBytes;
     }
-    PageRun arguments = argument_pages(process.layout);
-    bool holds_arguments = arguments.start < mapping.area.end && mapping.area.start < arguments.end;
-    if (grows_down || holds_arguments || !pieces_cover(mapping))
+    PageRun filled = filled_part(process, mapping);
+    bool is_filled = filled.start < mapping.area.end && mapping.area.start < filled.end;
+    if (grows_down || is_filled || !pieces_cover(mapping))
         ops.call(describe(mapping), SYS_mmap,
                  {area.start, area.size(), mapping.protection, flags, kNoFile, 0},
                  static_cast<int64_t>(area.start));

@@ -1,5 +1,6 @@
 #include "restore/restore_plan.h"
 
+#include <linux/filter.h>
 #include <linux/sched.h>
 #include <signal.h>
 #include <stddef.h>
@@ -15,6 +16,7 @@
 #include "restore/refused.h"
 #include "restore/creation.h"
 #include "restore/memory_ops.h"
+#include "restore/pool_filter.h"
 #include "restore/object_ops.h"
 #include "restore/process_ops.h"
 #include "restore/tail.h"
@@ -270,9 +272,24 @@ private:
                    thread.tid);
     }
 
+    void add_pool_filter()
+    {
+        const TreeImage &tree = context_.tree;
+        Bytes filter = writer_.leaves_out("pool filter") ? Bytes{} : make_pool_filter(tree);
+        std::vector<uint32_t> pool;
+        for (uint32_t i = 0; i < tree.extents.size(); i++)
+            if (tree.extents[i].anonymous)
+                pool.push_back(i);
+        header_.filter = writer_.data(filter) - writer_.base();
+        header_.filter_count = static_cast<uint32_t>(filter.size() / sizeof(sock_filter));
+        header_.pool = writer_.data(pool.data(), pool.size() * sizeof(uint32_t)) - writer_.base();
+        header_.pool_count = static_cast<uint32_t>(pool.size());
+    }
+
     RestorePlan finish()
     {
         const WindowLayout &window = context_.window;
+        add_pool_filter();
         header_.window_start = window.start;
         header_.base = window.base;
         header_.plan_bytes = round_up(writer_.bytes().size());

@@ -30,6 +30,7 @@ LEFT_OUT = {
     "controlling terminal": "terminals",
     "subreaper": "sessions",
     "memory layout": "stack",
+    "pool filter": "discard",
 }
 
 

@@ -1,0 +1,61 @@
+"""Calls on pool memory go on while the sandbox is captured again and again."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from sandboxd import _native
+from tests.fidelity.harness import freeze, isolated, restore
+from tests.fidelity.rows import GO, READY, RESULT, run_row, touch, wait_for
+
+GENERATIONS = 3
+EXTEND = """
+import os, time
+block = os.urandom(1 << 20)
+grown = bytearray(block * 20)
+open('/var/tmp/ready.new', 'w').write('ready'); os.rename('/var/tmp/ready.new', '/var/tmp/ready')
+while not os.path.exists('/var/tmp/go'):
+    time.sleep(0.005)
+grown.extend(bytes(100 << 20))
+right = grown[:20 << 20] == block * 20 and grown.count(0, 20 << 20) == 100 << 20
+open('/var/tmp/r', 'w').write('ok' if right else 'wrong')
+os.rename('/var/tmp/r', '/var/tmp/result')
+time.sleep(1000)
+"""
+
+
+def test_captures_amid_purges(rootfs: Path, program_layer: Path, workspace: Path) -> None:
+    """Each generation is captured while its threads purge, and all of them stay right."""
+    with isolated(rootfs, workspace / "original", [program_layer]) as original:
+        assert original.shell("mkdir -p /var/tmp && chmod 1777 /var/tmp").code == 0
+        original.start("/t/purge")
+        assert wait_for(original, READY) == "ready"
+        frozen = workspace / "frozen"
+        template = _native.capture(original.pid, [], lambda: freeze(original.upper, frozen))
+        sandboxes = [original]
+        layers = [frozen, program_layer]
+        try:
+            for number in range(GENERATIONS):
+                fork = isolated(rootfs, workspace / f"fork-{number}", layers)
+                sandboxes.append(fork.__enter__())
+                result = restore(fork, template)
+                assert (result.exit_code, result.failure) == (0, "")
+                parent = template
+                for _ in range(3):
+                    time.sleep(0.05)
+                    template = _native.capture(fork.pid, [], parent=parent)
+            for sandbox in sandboxes:
+                touch(sandbox, GO)
+                assert wait_for(sandbox, RESULT) == "ok"
+        finally:
+            for sandbox in sandboxes[1:]:
+                sandbox.__exit__(None, None, None)
+
+
+def test_python_grows_its_memory(rootfs: Path, workspace: Path) -> None:
+    layer = workspace / "nothing"
+    layer.mkdir()
+    row = run_row(rootfs, layer, workspace, ["python3", "-c", EXTEND], forks=1)
+    assert row.original == "ok"
+    assert row.forks == ["ok", "ok"]
