@@ -30,6 +30,12 @@ LEFT_OUT = {
     "controlling terminal": "terminals",
     "subreaper": "sessions",
     "memory layout": "stack",
+    "received data": "tcp",
+    "unsent data": "tcp",
+    "end of a TCP stream": "tcp",
+    "TCP connection option": "tcp",
+    "datagram": "udp",
+    "internet socket option": "udp",
 }
 
 
