@@ -1,6 +1,7 @@
 """Types of the C++ extension module. The implementation is native/bindings."""
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 class NativeError(Exception):
     """A failed system call or setup step: ``operation`` on ``object`` failed with ``errno``.
@@ -112,6 +113,7 @@ def capture(
     while_stopped: Callable[[], object] | None = None,
     parent: Template | None = None,
     leave_out: str = "",
+    on_external: Literal["refuse", "reset"] = "refuse",
 ) -> Template:
     """Capture the process tree of a live sandbox, which goes on afterwards.
 
@@ -119,7 +121,8 @@ def capture(
     pipes); each gets a slot, in this order, that a fork fills with a new one. ``while_stopped`` is
     called while nothing in the sandbox runs: to freeze its files. ``parent``: the template that the
     sandbox was forked from, whose pages are then referenced instead of copied. ``leave_out`` is for
-    tests of tests: system calls of the plan whose object contains it are left out.
+    tests of tests: system calls of the plan whose object contains it are left out. ``on_external``:
+    connections to outside the sandbox are refused, or come back reset.
 
     Raises ``Refused`` for state that cannot be rebuilt and ``NativeError`` for failed system calls.
     """

@@ -43,7 +43,7 @@ void register_snapshot(py::module_& module) {
              py::arg("verify_digests") = false);
   module.def("capture", &capture_template, py::arg("init_pid"), py::arg("externals") = py::tuple(),
              py::arg("while_stopped") = py::none(), py::arg("parent") = py::none(),
-             py::arg("leave_out") = "",
+             py::arg("leave_out") = "", py::arg("on_external") = "refuse",
              py::call_guard<py::gil_scoped_release>());
 }
 

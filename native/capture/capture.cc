@@ -11,6 +11,7 @@
 #include "capture/process.h"
 #include "capture/stopped_tree.h"
 #include "capture/threads.h"
+#include "os/unix_diag.h"
 #include "restore/refused.h"
 
 namespace venus {
@@ -55,12 +56,14 @@ void refuse_shared_tables(const StoppedTree &tree)
 }  // namespace
 
 CaptureState capture_tree(pid_t init_host_pid, std::vector<FileIdentity> external, Lineage lineage,
-                          const std::function<void()> &while_stopped)
+                          const std::function<void()> &while_stopped, bool reset_external)
 {
     PoolGate gate(init_host_pid);
     StoppedTree tree(init_host_pid);
+    enter_network_namespace(init_host_pid);
     CaptureState state;
     state.init = init_host_pid;
+    state.reset_external = reset_external;
     state.external = std::move(external);
     state.inherited = std::move(lineage.extents);
     state.inherited_plans = std::move(lineage.plans);

@@ -13,8 +13,10 @@ struct Lineage {
 
 // pre: called as root of the host, on a thread that may ptrace and that ends afterwards.
 // `external`: pipes and terminals that lead to the daemon; fork provides new ones for their slots.
+// `reset_external`: connections to outside the sandbox come back reset; otherwise they are refused.
 // Throws Refused for state that cannot be rebuilt.
 CaptureState capture_tree(pid_t init_host_pid, std::vector<FileIdentity> external, Lineage lineage,
-                          const std::function<void()> &while_stopped = {});
+                          const std::function<void()> &while_stopped = {},
+                          bool reset_external = false);
 
 }  // namespace venus

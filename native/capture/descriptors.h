@@ -33,6 +33,8 @@ void finish_sockets(CaptureState &state);
 OpenFile capture_pipe(const SeenFile &seen, CaptureState &state);
 OpenFile capture_terminal_file(const SeenFile &seen, CaptureState &state);
 OpenFile capture_socket(const SeenFile &seen, CaptureState &state);
+OpenFile capture_inet(const SeenFile &seen, int family);
+Bytes socket_name(const SeenFile &seen);  // struct sockaddr
 OpenFile capture_anonymous_inode(const SeenFile &seen, CaptureState &state);
 
 }  // namespace venus

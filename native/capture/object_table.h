@@ -27,6 +27,7 @@ struct CaptureState {
     std::map<std::pair<dev_t, ino_t>, uint32_t> pipes;
     std::map<uint32_t, uint64_t> socket_inodes;  // of objects that are sockets
     pid_t init;
+    bool reset_external = false;  // connections to outside come back reset instead of being refused
 
     uint32_t add_object(OpenFile file, os::UniqueFd duplicate);
     uint32_t add_extent(SealedExtent extent);

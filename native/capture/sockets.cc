@@ -1,7 +1,4 @@
-// Sockets: Unix ones with what waits in them, and listening or unconnected internet ones.
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sys/ioctl.h>
+// Unix sockets with what waits in them.
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -10,6 +7,8 @@
 #include "capture/descriptors.h"
 #include "capture/id_map.h"
 #include "capture/paths.h"
+#include "capture/socket_options.h"
+#include "capture/tcp.h"
 #include "os/checked.h"
 #include "os/proc.h"
 #include "os/unix_diag.h"
@@ -18,34 +17,13 @@
 namespace venus {
 namespace {
 
+constexpr int kEstablished = 1;  // TCP_ESTABLISHED, for Unix sockets too
 constexpr size_t kLargestMessage = 1 << 22;
-constexpr int kUnixOptions[] = {SO_SNDBUF, SO_RCVBUF, SO_PASSCRED, SO_RCVLOWAT};
-
-template <typename T>
-T option(const SeenFile &seen, int level, int name)
-{
-    T value{};
-    socklen_t size = sizeof value;
-    checked(getsockopt(seen.file, level, name, &value, &size), "get an option of", seen.describe());
-    return value;
-}
-
-Bytes local_address(const SeenFile &seen)
-{
-    sockaddr_storage address;
-    socklen_t size = sizeof address;
-    checked(getsockname(seen.file, reinterpret_cast<sockaddr *>(&address), &size),
-            "get the name of", seen.describe());
-    auto *bytes = reinterpret_cast<uint8_t *>(&address);
-    return {bytes, bytes + size};
-}
 
 // Reads everything that waits, and leaves it there.
 std::vector<QueuedMessage> peek_queue(const SeenFile &seen, int type)
 {
-    int previous = option<int>(seen, SOL_SOCKET, SO_PEEK_OFF), from_start = 0;
-    checked(setsockopt(seen.file, SOL_SOCKET, SO_PEEK_OFF, &from_start, sizeof from_start),
-            "peek at", seen.describe());
+    PeekFromStart from_start(seen);
     std::vector<QueuedMessage> queue;
     Bytes buffer(kLargestMessage);
     for (;;) {
@@ -68,7 +46,6 @@ std::vector<QueuedMessage> peek_queue(const SeenFile &seen, int type)
             if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
                 for (size_t i = 0; i < (header->cmsg_len - CMSG_LEN(0)) / sizeof(int); i++)
                     close(reinterpret_cast<int *>(CMSG_DATA(header))[i]);
-                setsockopt(seen.file, SOL_SOCKET, SO_PEEK_OFF, &previous, sizeof previous);
                 seen.refuse("descriptors are on their way in it");
             }
         if (size == 0)
@@ -77,7 +54,6 @@ std::vector<QueuedMessage> peek_queue(const SeenFile &seen, int type)
             seen.refuse("a datagram with a sender's name waits in it");
         queue.push_back({Bytes(buffer.begin(), buffer.begin() + size)});
     }
-    setsockopt(seen.file, SOL_SOCKET, SO_PEEK_OFF, &previous, sizeof previous);
     return queue;
 }
 
@@ -103,69 +79,32 @@ void capture_bound_file(const SeenFile &seen, UnixSocket &socket)
 OpenFile capture_unix(const SeenFile &seen)
 {
     UnixSocket socket{};
-    socket.type = option<int>(seen, SOL_SOCKET, SO_TYPE);
+    socket.type = socket_option<int>(seen, SOL_SOCKET, SO_TYPE);
     socket.flags = seen.flags;
-    for (int name : kUnixOptions)
-        socket.options.push_back({name, option<int>(seen, SOL_SOCKET, name)});
-    socket.bound_address = local_address(seen);
-    if (option<int>(seen, SOL_SOCKET, SO_ACCEPTCONN))
+    socket.options = differing_options(seen, AF_UNIX, socket.type, 0, false);
+    socket.bound_address = socket_name(seen);
+    if (socket_option<int>(seen, SOL_SOCKET, SO_ACCEPTCONN))
         socket.backlog = 0;  // finish_sockets knows how many
     else
         socket.queue = peek_queue(seen, socket.type);
     return socket;
 }
 
-OpenFile capture_inet(const SeenFile &seen, int family)
-{
-    InetSocket socket{};
-    socket.family = family;
-    socket.type = option<int>(seen, SOL_SOCKET, SO_TYPE);
-    socket.protocol = option<int>(seen, SOL_SOCKET, SO_PROTOCOL);
-    socket.flags = seen.flags;
-    if (socket.type != SOCK_STREAM && socket.type != SOCK_DGRAM)
-        seen.refuse("raw sockets are not supported");
-    for (int name : {SO_REUSEADDR, SO_REUSEPORT, SO_KEEPALIVE, SO_BROADCAST, SO_OOBINLINE})
-        socket.options.push_back({SOL_SOCKET, name, option<int>(seen, SOL_SOCKET, name)});
-    if (family == AF_INET6)
-        socket.options.push_back(
-            {IPPROTO_IPV6, IPV6_V6ONLY, option<int>(seen, IPPROTO_IPV6, IPV6_V6ONLY)});
-    Bytes address = local_address(seen);
-    sockaddr_storage peer;
-    socklen_t peer_size = sizeof peer;
-    bool connected = getpeername(seen.file, reinterpret_cast<sockaddr *>(&peer), &peer_size) == 0;
-    if (connected && socket.type == SOCK_STREAM)
-        seen.refuse("established TCP connections are not supported yet");
-    if (connected)
-        socket.peer_address.assign(reinterpret_cast<uint8_t *>(&peer),
-                                   reinterpret_cast<uint8_t *>(&peer) + peer_size);
-    in_port_t port = reinterpret_cast<const sockaddr_in *>(address.data())->sin_port;
-    if (port != 0)
-        socket.bound_address = address;
-    if (socket.type == SOCK_STREAM) {
-        socket.options.push_back(
-            {IPPROTO_TCP, TCP_NODELAY, option<int>(seen, IPPROTO_TCP, TCP_NODELAY)});
-        tcp_info info = option<tcp_info>(seen, IPPROTO_TCP, TCP_INFO);
-        if (info.tcpi_state == TCP_LISTEN) {
-            if (info.tcpi_unacked != 0)
-                seen.refuse("connections wait to be accepted");
-            socket.backlog = static_cast<int>(info.tcpi_sacked);
-        } else if (info.tcpi_state != TCP_CLOSE) {
-            seen.refuse("a TCP connection that opens or closes is not supported");
-        }
-    } else {
-        int waiting = 0;
-        checked(ioctl(seen.file, FIONREAD, &waiting), "count the data of", seen.describe());
-        if (waiting != 0)
-            seen.refuse("datagrams wait in it");
-    }
-    return socket;
-}
-
 }  // namespace
+
+Bytes socket_name(const SeenFile &seen)
+{
+    sockaddr_storage address;
+    socklen_t size = sizeof address;
+    checked(getsockname(seen.file, reinterpret_cast<sockaddr *>(&address), &size),
+            "get the name of", seen.describe());
+    auto *bytes = reinterpret_cast<uint8_t *>(&address);
+    return {bytes, bytes + size};
+}
 
 OpenFile capture_socket(const SeenFile &seen, CaptureState &)
 {
-    int family = option<int>(seen, SOL_SOCKET, SO_DOMAIN);
+    int family = socket_option<int>(seen, SOL_SOCKET, SO_DOMAIN);
     if (family == AF_UNIX) {
         OpenFile file = capture_unix(seen);
         capture_bound_file(seen, std::get<UnixSocket>(file));
@@ -176,12 +115,11 @@ OpenFile capture_socket(const SeenFile &seen, CaptureState &)
     seen.refuse("sockets of family " + std::to_string(family) + " are not supported");
 }
 
-// pre: on a thread that may change its network namespace.
 void finish_sockets(CaptureState &state)
 {
     if (state.socket_inodes.empty())
         return;
-    enter_network_namespace(state.init);
+    finish_tcp(state);
     std::map<uint64_t, UnixSocketState> known = list_unix_sockets();
     std::map<uint64_t, uint32_t> objects;
     for (const auto &[object, inode] : state.socket_inodes)
@@ -202,7 +140,7 @@ void finish_sockets(CaptureState &state)
             socket->backlog = static_cast<int>(kernel.backlog);
             continue;
         }
-        socket->connected = kernel.state == TCP_ESTABLISHED && socket->type != SOCK_DGRAM;
+        socket->connected = kernel.state == kEstablished && socket->type != SOCK_DGRAM;
         if (kernel.peer == 0)
             continue;
         auto peer = objects.find(kernel.peer);

@@ -193,8 +193,10 @@ Lineage Template::lineage() const
 
 Template capture_template(pid_t init_host_pid, const std::vector<int> &externals,
                           const std::function<void()> &while_stopped, const Template *parent,
-                          const std::string &leave_out)
+                          const std::string &leave_out, const std::string &on_external)
 {
+    if (on_external != "refuse" && on_external != "reset")
+        throw os::Error("capture with on_external", on_external, EINVAL);
     Lineage lineage = parent ? parent->lineage() : Lineage{};
     std::vector<FileIdentity> identities;
     for (int fd : externals)
@@ -206,7 +208,8 @@ Template capture_template(pid_t init_host_pid, const std::vector<int> &externals
         try {
             auto start = Clock::now();
             CaptureState state = capture_tree(
-                init_host_pid, identities, std::move(lineage), while_stopped);
+                init_host_pid, identities, std::move(lineage), while_stopped,
+                on_external == "reset");
             std::map<std::string, double> times = {{"capture", milliseconds_since(start)}};
             start = Clock::now();
             for (SealedExtent &extent : state.extents)

@@ -54,8 +54,9 @@ private:
 
 // `externals`: descriptors of the caller that lead to files which belong to it, see capture_tree.
 // `parent`: the template that the sandbox was forked from, or null. `leave_out`: for tests of tests.
+// `on_external`: "refuse" or "reset", what becomes of connections to outside the sandbox.
 Template capture_template(pid_t init_host_pid, const std::vector<int> &externals,
                           const std::function<void()> &while_stopped, const Template *parent,
-                          const std::string &leave_out);
+                          const std::string &leave_out, const std::string &on_external);
 
 }  // namespace venus

@@ -230,6 +230,10 @@ struct TerminalSlave {
 struct QueuedMessage {
     Bytes payload;
 };
+struct SocketOption {
+    int level, name;
+    Bytes value;
+};
 struct UnixSocket {
     int type;
     int flags;
@@ -238,18 +242,51 @@ struct UnixSocket {
     bool accepted = false;      // made by a listener that still is there
     uint32_t listener = kNoObject;
     std::vector<QueuedMessage> queue;  // waiting to be read here
-    std::vector<std::array<int, 2>> options;  // of SOL_SOCKET
+    std::vector<SocketOption> options;
     int shutdown = 0;  // bit 0: cannot receive, bit 1: cannot send
     Bytes bound_address;
     int backlog = -1;  // listening when >= 0
     int mode = 0, owner_uid = 0, owner_gid = 0;  // of the bound file
+};
+struct Datagram {
+    Bytes payload;
+    Bytes sender;  // its address
+};
+enum class TcpFate {
+    kOpen,
+    kWaiting,  // the other end waits to be accepted: see InetSocket::waiting
+    kEnded,    // finished by both ends
+    kReset,    // the other end was outside the sandbox
+};
+// One end of a TCP connection. Sequence numbers do not count the end of the stream (FIN).
+struct TcpEnd {
+    TcpFate fate = TcpFate::kOpen;
+    uint32_t peer = kNoObject;  // none: the other end is closed
+    uint32_t send_next = 0;     // of the first byte of `unsent`: what the other end expects
+    uint32_t receive_next = 0;  // of the byte after `received`
+    Bytes received, unsent;
+    bool finished = false;  // sends no more after `unsent`
+    bool deaf = false;      // has shut its receiving side
+    uint32_t segment_bytes = 0, send_scale = 0, receive_scale = 0, timestamp = 0;
+    bool window_scaling = false, selective_acknowledgements = false, timestamps = false;
+    std::array<uint32_t, 5> window{};  // struct tcp_repair_window
+    uint32_t window_clamp = 0;
+    int send_buffer = 0, receive_buffer = 0, buffer_locks = 0;
+};
+// Of a listener: connected, not accepted yet.
+struct WaitingConnection {
+    uint32_t client;  // none: it is closed already
+    Bytes client_address, server_address;
 };
 struct InetSocket {
     int family, type, protocol;
     int flags;
     Bytes bound_address, peer_address;
     int backlog = -1;
-    std::vector<std::array<int, 3>> options;  // level, name, value
+    std::vector<SocketOption> options;
+    std::vector<Datagram> queue;
+    std::optional<TcpEnd> tcp;
+    std::vector<WaitingConnection> waiting;
 };
 // The other end belongs to the daemon: each fork gets a new one.
 struct ExternalFile {

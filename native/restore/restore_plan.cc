@@ -27,6 +27,7 @@ namespace venus {
 namespace {
 
 constexpr uint64_t kAddressSpaceEnd = 0x7ffffffff000;
+constexpr uint64_t kLargestPlan = uint64_t{1} << 29;
 // Stages at which the whole tree waits for its last member.
 enum Stage : Word { kBorn, kBuilt, kPrivilegesDropped, kReady, kFirstFree };
 
@@ -53,7 +54,7 @@ public:
         const WindowLayout &window = context_.window;
         ops.add("vDSO", VR_PARK_VDSO, {});
         ops.call("old memory", SYS_munmap, {0, window.start});
-        uint64_t end = window.base + (uint64_t{1} << 29);  // beyond any plan, below kAddressSpaceEnd
+        uint64_t end = window.base + kLargestPlan;
         ops.call("old memory", SYS_munmap, {end, kAddressSpaceEnd - end});
         ops.call_unjudged("umask", SYS_umask, {0});
         add_object_ops(context_, ops);
@@ -298,6 +299,8 @@ private:
         header_.shared = window.shared;
         header_.shared_bytes = window.shared_bytes;
         header_.park = window.park;
+        if (header_.plan_bytes > kLargestPlan)
+            throw Refused("the sandbox", "its pipes and sockets", "too much data waits in them");
         header_.window_end = window.base + header_.plan_bytes;
         header_.shared_fd = static_cast<uint32_t>(context_.descriptors.shared);
         const std::vector<VdsoPart> &vdso = first_vdso();

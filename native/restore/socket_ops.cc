@@ -6,17 +6,14 @@
 #include <sys/syscall.h>
 #include <sys/un.h>
 
-#include "restore/pipe_ops.h"
+#include "restore/inet_ops.h"
 #include "restore/refused.h"
 
 namespace venus {
 namespace {
 
 constexpr Word kFirst = 0, kSecond = 1;  // while a pair is being made
-constexpr int kKeptFlags = O_NONBLOCK;
 constexpr Word kMessageFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
-// The kernel doubles what is set and reports the double.
-constexpr int kDoubled[] = {SO_SNDBUF, SO_RCVBUF};
 constexpr size_t kPathPrefix = offsetof(sockaddr_un, sun_path);
 
 class SocketMaker {
@@ -32,9 +29,6 @@ public:
         for (uint32_t i = 0; i < objects.size(); i++)
             if (auto *socket = std::get_if<UnixSocket>(&objects[i]); socket && socket->connected)
                 make_connection(i, *socket);
-        for (uint32_t i = 0; i < objects.size(); i++)
-            if (auto *socket = std::get_if<InetSocket>(&objects[i]))
-                make_inet(i, *socket);
     }
 
 private:
@@ -42,23 +36,17 @@ private:
 
     void take(const std::string &name, Word from, uint32_t object)
     {
-        ops_.call(name, SYS_dup3, {from, own(object), O_CLOEXEC}, static_cast<int64_t>(own(object)));
-        ops_.call(name, SYS_close, {from});
+        take_socket(context_, name, from, object, ops_);
     }
 
     void set_options(const std::string &name, const UnixSocket &socket, Word number)
     {
-        for (auto [option, value] : socket.options) {
-            bool doubled = option == kDoubled[0] || option == kDoubled[1];
-            int set = doubled ? value / 2 : value;
-            ops_.call(name, SYS_setsockopt,
-                      {number, SOL_SOCKET, word(option), ops_.writer().object(set), sizeof set});
-        }
+        set_socket_options(name, socket.options, number, ops_);
     }
 
     void finish(const std::string &name, const UnixSocket &socket, Word number)
     {
-        ops_.call(name, SYS_fcntl, {number, F_SETFL, word(socket.flags & kKeptFlags)});
+        set_socket_flags(name, socket.flags, number, ops_);
     }
 
     // An end, or an unconnected socket.
@@ -160,28 +148,6 @@ private:
         ops_.call(name, SYS_close, {kThird});
     }
 
-    void make_inet(uint32_t object, const InetSocket &socket)
-    {
-        std::string name = "internet socket";
-        PlanWriter &writer = ops_.writer();
-        ops_.call(name, SYS_socket,
-                  {word(socket.family), word(socket.type | SOCK_CLOEXEC), word(socket.protocol)},
-                  kFirst);
-        for (const auto &[level, option, value] : socket.options)
-            ops_.call(name, SYS_setsockopt,
-                      {kFirst, word(level), word(option), writer.object(value), sizeof value});
-        if (!socket.bound_address.empty())
-            ops_.call(name, SYS_bind,
-                      {kFirst, writer.data(socket.bound_address), socket.bound_address.size()});
-        if (!socket.peer_address.empty())
-            ops_.call(name, SYS_connect,
-                      {kFirst, writer.data(socket.peer_address), socket.peer_address.size()});
-        if (socket.backlog >= 0)
-            ops_.call(name, SYS_listen, {kFirst, word(socket.backlog)});
-        ops_.call(name, SYS_fcntl, {kFirst, F_SETFL, word(socket.flags & kKeptFlags)});
-        take(name, kFirst, object);
-    }
-
     const ProcessPlanContext &context_;
     OpList &ops_;
 };
@@ -191,6 +157,7 @@ private:
 void add_socket_ops(const ProcessPlanContext &context, OpList &ops)
 {
     SocketMaker(context, ops).make_all();
+    add_inet_ops(context, ops);
 }
 
 }  // namespace venus

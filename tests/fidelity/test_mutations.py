@@ -31,6 +31,12 @@ LEFT_OUT = {
     "subreaper": "sessions",
     "memory layout": "stack",
     "pool filter": "discard",
+    "received data": "tcp",
+    "unsent data": "tcp",
+    "end of a TCP stream": "tcp",
+    "TCP connection option": "tcp",
+    "datagram": "udp",
+    "internet socket option": "udp",
 }
 
 

@@ -2,6 +2,7 @@
 #include "../fidelity.h"
 
 #include <arpa/inet.h>
+#include <linux/filter.h>
 #include <netinet/in.h>
 #include <sys/inotify.h>
 #include <sys/ipc.h>
@@ -44,14 +45,20 @@ int main(int argc, char **argv) {
     MUST(open("/var/tmp/deleted", O_RDWR | O_CREAT, 0600) >= 0 && unlink("/var/tmp/deleted") == 0);
   } else if (!strcmp(what, "deleted-directory")) {
     MUST(mkdir("/var/tmp/directory", 0700) == 0 && chdir("/var/tmp/directory") == 0 && rmdir("/var/tmp/directory") == 0);
-  } else if (!strcmp(what, "established-tcp")) {
-    int listener = listen_locally(&name), client = socket(AF_INET, SOCK_STREAM, 0);
-    MUST(connect(client, (struct sockaddr *)&name, sizeof name) == 0 && accept(listener, NULL, NULL) >= 0);
-  } else if (!strcmp(what, "waiting-connection")) {
+  } else if (!strcmp(what, "waiting-request")) {
     int client;
     listen_locally(&name);
     client = socket(AF_INET, SOCK_STREAM, 0);
-    MUST(connect(client, (struct sockaddr *)&name, sizeof name) == 0);
+    MUST(connect(client, (struct sockaddr *)&name, sizeof name) == 0 && write(client, "GET", 3) == 3);
+  } else if (!strcmp(what, "urgent-data")) {
+    int listener = listen_locally(&name), client = socket(AF_INET, SOCK_STREAM, 0);
+    MUST(connect(client, (struct sockaddr *)&name, sizeof name) == 0 && accept(listener, NULL, NULL) >= 0);
+    MUST(send(client, "!", 1, MSG_OOB) == 1);
+  } else if (!strcmp(what, "packet-filter")) {
+    struct sock_filter everything = {6 /* BPF_RET */, 0, 0, 65535};
+    struct sock_fprog program = {1, &everything};
+    int filtered = socket(AF_INET, SOCK_DGRAM, 0);
+    MUST(setsockopt(filtered, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0);
   } else if (!strcmp(what, "descriptor-in-flight")) {
     pass_descriptor();
   } else if (!strcmp(what, "system-v")) {
