@@ -1,10 +1,12 @@
 """From the request for a new sandbox to the first byte that `echo` writes in it.
 
-venus:     create, then exec, through the Python client
-venus_raw: the same two requests over a bare socket
-bwrap:     bwrap --unshare-all, over the same root filesystem
-runc:      runc run, over the same root filesystem
-floor:     clone3 with all namespaces, and exec; nothing else
+venus:      create, then exec, through the Python client; the create finds a sandbox that was
+            launched ahead
+venus_raw:  the same two requests over a bare socket
+venus_cold: as venus, but the create finds none
+bwrap:      bwrap --unshare-all, over the same root filesystem
+runc:       runc run, over the same root filesystem
+floor:      clone3 with all namespaces, and exec; nothing else
 
 Ending the sandbox is not timed.
 """
@@ -36,10 +38,12 @@ from sandboxd.protocol import FrameType
 ECHO = ("/bin/echo", "hello")
 
 
-def venus(socket: str) -> Sample:
+def venus(socket: str, hostname: str | None = None) -> Sample:
+    """A sandbox with a name of its own is never one that was launched ahead."""
+
     def sample() -> float:
         begin = time.perf_counter()
-        with Sandbox.create(socket=socket) as sandbox:
+        with Sandbox.create(socket=socket, hostname=hostname) as sandbox:
             with sandbox.commands.run(ECHO, True) as handle:
                 output = iter(handle)
                 next(output)
@@ -80,6 +84,7 @@ def main(socket: str, rounds: int) -> None:
         subjects = [
             Subject("venus", venus(socket)),
             Subject("venus_raw", venus_raw(connection)),
+            Subject("venus_cold", venus(socket, hostname="cold")),
             Subject("bwrap", timed_program("byte", bwrap)),
             Subject("runc", timed_program("byte", runc)),
             Subject("floor", timed_floor("create", *ECHO)),

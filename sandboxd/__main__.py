@@ -134,7 +134,7 @@ async def serve(config: Config, launcher: Launcher) -> None:
     _LOG.info("serving on %s", config.socket_path)
     await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
     _LOG.info("stopping")
-    await service.close(templates.close)
+    await service.close(creation.standing.close, templates.close)
     server.should_exit = True
     await serving
     stopping.cancel()

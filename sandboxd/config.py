@@ -26,6 +26,7 @@ GIB = 1 << 30
 _MAX_RUN_DIR_BYTES = 64
 
 StorageBackend = Literal["auto", "btrfs", "plain"]
+_MAY_BE_ZERO = frozenset({"standing_sandboxes"})
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,11 @@ class Config:
     """More at once only makes each slower: a create is a row of kernel calls under global locks."""
     max_queued_creates: int = 512
     """Creates beyond this wait in the client: the answer is `limit_exceeded`."""
+    standing_sandboxes: int = 8
+    """How many may stand launched before anybody asks, beside `max_sandboxes`; 0: none. Each takes
+    about a MiB, most of it the kernel's."""
+    standing_window_s: float = 10.0
+    """They are of the shapes that were asked for, twice or more, in this time."""
     max_forks_per_request: int = 256
     max_templates_per_tenant: int = 256
     max_layers: int = 64
@@ -82,8 +88,11 @@ class Config:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, int | float) and not isinstance(value, bool) and value <= 0:
-                raise _wrong(field.name, value, "must be above zero")
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                if field.name in _MAY_BE_ZERO and value == 0:
+                    continue
+                if value <= 0:
+                    raise _wrong(field.name, value, "must be above zero")
         for name in ("state_dir", "run_dir"):
             if not getattr(self, name).is_absolute():
                 raise _wrong(name, getattr(self, name), "must be an absolute path")

@@ -8,19 +8,21 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import secrets
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sandboxd.bounds import CreateOptions, checked_limits, checked_ttl
 from sandboxd.errors import ForkFailed, OperationTimeout, VenusError
+from sandboxd.init_link import InitLink
 from sandboxd.launch import Launcher, LaunchRequest, Limits
 from sandboxd.lifecycle import EndReason, Event, State
 from sandboxd.recovery import process_start_ticks
 from sandboxd.registry import SandboxRecord
 from sandboxd.sandbox import LiveSandbox, boottime_s
 from sandboxd.service import SandboxService
+from sandboxd.standing import Standing, StandingSandboxes, new_id
+from sandboxd.standing_plan import Shape
 from sandboxd.templates import commands
 from sandboxd.templates.recipe import RecipeCommand
 from sandboxd.templates.restore import restore
@@ -41,22 +43,25 @@ class Creation:
         self._config = service.config
         self._launcher = launcher
         self._slots = asyncio.Semaphore(service.config.max_concurrent_creates)
+        self.standing = StandingSandboxes(service.config, launcher, service.in_thread, self._slots)
         self._queued = 0
 
     async def create(self, tenant_uid: int, options: CreateOptions) -> LiveSandbox:
         """A running sandbox of an image, or an error and nothing left."""
-        [sandbox] = await self._create_all(tenant_uid, options, None, 1)
+        [sandbox] = await self._create_all(tenant_uid, options, None, 1, ahead=True)
         return sandbox
 
     async def fork(
-        self, template: Template, wanted: CreateOptions, count: int
+        self, template: Template, wanted: CreateOptions, count: int, *, ahead: bool = True
     ) -> list[LiveSandbox]:
         """Running sandboxes of a template, all of them, or an error and nothing left.
 
-        The caller keeps the template's layers meanwhile.
+        The caller keeps the template's layers meanwhile. `ahead`: there may be more requests for
+        this template.
         """
         options = template.record.options(wanted)
-        made = await self._create_all(template.record.tenant_uid, options, template, count)
+        tenant_uid = template.record.tenant_uid
+        made = await self._create_all(tenant_uid, options, template, count, ahead=ahead)
         self._service.counters.sandboxes_forked += count
         return made
 
@@ -66,22 +71,33 @@ class Creation:
         self._service.population.admit(tenant_uid, self._queued, count)
 
     async def _create_all(
-        self, tenant_uid: int, options: CreateOptions, template: Template | None, count: int
+        self,
+        tenant_uid: int,
+        options: CreateOptions,
+        template: Template | None,
+        count: int,
+        *,
+        ahead: bool,
     ) -> list[LiveSandbox]:
         limits = checked_limits(self._config, options, limits_disk=self._launcher.limits_disk)
         ttl_s = checked_ttl(self._config, options.ttl_s, "create sandbox")
         self.admit(tenant_uid, count)
         population = self._service.population
-        sandboxes = [
-            population.new(f"sb-{secrets.token_hex(8)}", tenant_uid, options.image)
-            for _ in range(count)
-        ]
+        layers = () if template is None else template.record.layers
+        shape = Shape(tenant_uid, options.image, layers, limits)
+        # The host name of one that stands is its id, as that of any that nobody named.
+        may_stand = options.hostname is None and ahead
+        taken = self.standing.take(shape, count) if may_stand else []
+        self._service.counters.standing_taken += len(taken)
+        standing = {each.request.sandbox_id: each for each in taken}
+        ids = [*standing, *(new_id() for _ in range(count - len(taken)))]
+        sandboxes = [population.new(each, tenant_uid, options.image) for each in ids]
         for sandbox in sandboxes:
             sandbox.template = template
             population.add(sandbox)
         # Shielded: launches run in threads, which nothing interrupts. Whoever asked may go away;
         # then what was made is removed.
-        row = asyncio.ensure_future(self._make_row(sandboxes, options, limits, ttl_s))
+        row = asyncio.ensure_future(self._make_row(sandboxes, options, limits, ttl_s, standing))
         try:
             await asyncio.shield(row)
         except asyncio.CancelledError:
@@ -96,10 +112,16 @@ class Creation:
         options: CreateOptions,
         limits: Limits,
         ttl_s: float | None,
+        standing: Mapping[str, Standing],
     ) -> None:
         failed = asyncio.Event()
         ends = await asyncio.gather(
-            *(self._create_one(each, options, limits, ttl_s, failed) for each in sandboxes),
+            *(
+                self._create_one(
+                    each, options, limits, ttl_s, failed, standing.get(each.sandbox_id)
+                )
+                for each in sandboxes
+            ),
             return_exceptions=True,
         )
         errors = [each for each in ends if isinstance(each, BaseException)]
@@ -122,15 +144,17 @@ class Creation:
         limits: Limits,
         ttl_s: float | None,
         failed: asyncio.Event,
+        standing: Standing | None,
     ) -> None:
-        """`failed`: set when one of the row fails, which makes those that still wait give up."""
+        """`failed`: set when one of the row fails, which makes those that still wait give up.
+        `standing`: this sandbox, where it was launched already."""
         try:
             await self._wait_for_slot(sandbox)
             try:
                 self._service.refuse_when_closing()
                 if failed.is_set():
                     raise _Abandoned
-                await self._bring_up(sandbox, options, limits, ttl_s)
+                await self._bring_up(sandbox, options, limits, ttl_s, standing)
             finally:
                 self._slots.release()
         except BaseException as error:
@@ -154,9 +178,9 @@ class Creation:
         finally:
             self._queued -= 1
 
-    async def _bring_up(
-        self, sandbox: LiveSandbox, options: CreateOptions, limits: Limits, ttl_s: float | None
-    ) -> None:
+    async def _launch(
+        self, sandbox: LiveSandbox, options: CreateOptions, limits: Limits
+    ) -> Standing:
         template = sandbox.template
         request = LaunchRequest(
             sandbox_id=sandbox.sandbox_id,
@@ -167,8 +191,41 @@ class Creation:
             generation=str(uuid.uuid4()),
             layers=() if template is None else template.record.layers,
         )
-        launched = await self._service.in_thread(lambda: self._launcher.launch(request))
-        sandbox.launched = launched
+        return Standing(
+            request, await self._service.in_thread(lambda: self._launcher.launch(request))
+        )
+
+    async def _start(
+        self,
+        sandbox: LiveSandbox,
+        options: CreateOptions,
+        limits: Limits,
+        standing: Standing | None,
+    ) -> tuple[Standing, InitLink]:
+        if standing is not None:
+            sandbox.launched = standing.launched
+            try:
+                return standing, await self._service.connect(sandbox, standing.launched)
+            except VenusError as error:
+                # As if none had stood there.
+                _LOG.info("%s died before it was asked for: %s", sandbox.sandbox_id, error)
+                sandbox.launched = None
+                await self._service.in_thread(lambda: self._launcher.destroy(sandbox.sandbox_id))
+        made = await self._launch(sandbox, options, limits)
+        sandbox.launched = made.launched
+        return made, await self._service.connect(sandbox, made.launched)
+
+    async def _bring_up(
+        self,
+        sandbox: LiveSandbox,
+        options: CreateOptions,
+        limits: Limits,
+        ttl_s: float | None,
+        standing: Standing | None,
+    ) -> None:
+        template = sandbox.template
+        made, link = await self._start(sandbox, options, limits, standing)
+        request, launched = made.request, made.launched
         record = SandboxRecord(
             sandbox_id=sandbox.sandbox_id,
             image=options.image,
@@ -189,7 +246,6 @@ class Creation:
             labels=options.labels,
             generation_id=request.generation,
         )
-        link = await self._service.connect(sandbox, launched)
         if template is not None:
             record = dataclasses.replace(
                 record,

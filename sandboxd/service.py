@@ -40,6 +40,7 @@ class ServiceCounters:
 
     sandboxes_created: int = 0
     sandboxes_forked: int = 0
+    standing_taken: int = 0
     snapshots: int = 0
     sandboxes_destroyed: int = 0
     sandboxes_adopted: int = 0
@@ -189,9 +190,9 @@ class SandboxService:
         if sandbox.record is not None:
             self.counters.sandboxes_destroyed += 1
 
-    async def close(self, then: Callable[[], Awaitable[None]]) -> None:
+    async def close(self, *then: Callable[[], Awaitable[None]]) -> None:
         """Destroy everything. Creates that are under way finish first, and are then destroyed.
-        `then` is called last, while there still are threads."""
+        `then` are called last, in order, while there still are threads."""
         self._closing = True
         while len(self.population):
             others = [each for each in self.population if each.state is not State.CREATING]
@@ -205,7 +206,8 @@ class SandboxService:
             if failures := [each for each in results if isinstance(each, BaseException)]:
                 _LOG.error("%d sandboxes could not be removed", len(failures))
                 break
-        await then()
+        for each in then:
+            await each()
         self._pool.shutdown(wait=True)
 
     # -- after a restart -------------------------------------------------------------------------

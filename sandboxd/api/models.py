@@ -241,6 +241,9 @@ class Counters(Body):
 
     sandboxes_created: int = 0
     sandboxes_forked: int = Field(default=0, description="of a template; created ones, too")
+    standing_taken: int = Field(
+        default=0, description="creates that found a sandbox which was launched ahead"
+    )
     snapshots: int = 0
     sandboxes_destroyed: int = 0
     sandboxes_adopted: int = 0

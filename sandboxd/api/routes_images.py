@@ -196,4 +196,5 @@ async def remove_image(name: Name, context: Context, peer: CurrentPeer) -> None:
             object=name,
             cause=f"{len(users)} sandboxes stand on it, for instance {users[0]}",
         )
+    await context.creation.standing.drop(lambda shape: shape.image == name)
     await _in_thread(context, lambda: context.images.remove(name))

@@ -98,7 +98,7 @@ class TemplateService:
         self._creation.admit(sandbox.tenant_uid, count)
         template = await self._capture(sandbox, {})
         try:
-            return await self._creation.fork(template, wanted, count)
+            return await self._creation.fork(template, wanted, count, ahead=False)
         finally:
             await self._release(template.template_id)
 
@@ -112,6 +112,8 @@ class TemplateService:
 
     async def remove(self, template: Template) -> None:
         """Forks of it live on."""
+        layer = template.record.layers[0]
+        await self._creation.standing.drop(lambda shape: layer in shape.layers)
         await self.store.remove(template)
 
     @contextlib.asynccontextmanager

@@ -39,7 +39,12 @@ class DaemonProcess:
         self.run_dir = Path("/run") / name
         self.log_path = state_dir / "daemon.log"
         self.cgroup_parent = name
-        self._settings = {"storage_size_bytes": str(8 << 30), **(settings or {})}
+        # Nothing is launched ahead, so that what there is on the machine is what a test asked for.
+        self._settings = {
+            "storage_size_bytes": str(8 << 30),
+            "standing_sandboxes": "0",
+            **(settings or {}),
+        }
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

@@ -1,0 +1,128 @@
+"""Sandboxes that were launched ahead: found by creates, nobody else's, and gone when not wanted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sandboxd.client import Daemon, Sandbox
+from tests.support.daemon import DaemonProcess
+
+WINDOW_S = 2.0
+STANDING = 3
+
+
+@pytest.fixture(scope="module")
+def ahead(
+    base_image_tar: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[DaemonProcess]:
+    """A daemon that launches ahead."""
+    process = DaemonProcess(
+        f"venus-a{os.getpid()}",
+        tmp_path_factory.mktemp("ahead"),
+        {"standing_sandboxes": str(STANDING), "standing_window_s": str(WINDOW_S)},
+    )
+    try:
+        process.start()
+        with Daemon(process.socket) as client, base_image_tar.open("rb") as tar:
+            client.import_image_tar("base", tar)
+        yield process
+    finally:
+        process.remove()
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline, "it does not come to hold"
+        time.sleep(0.02)
+
+
+def directories(daemon: DaemonProcess) -> set[str]:
+    return set(os.listdir(daemon.run_dir / "sandboxes"))
+
+
+def taken(daemon: DaemonProcess) -> int:
+    with Daemon(daemon.socket) as client:
+        return client.info().counters["standing_taken"]
+
+
+def ask(daemon: DaemonProcess, times: int = 2) -> None:
+    """Creates and removes some, so that more are expected."""
+    for _ in range(times):
+        Sandbox.create(socket=daemon.socket).kill()
+
+
+def test_a_create_finds_one_and_it_is_like_any_other(ahead: DaemonProcess) -> None:
+    ask(ahead)
+    until(lambda: len(directories(ahead)) >= 2)
+    standing = directories(ahead)
+    before = taken(ahead)
+    with Sandbox.create(socket=ahead.socket, envs={"GREETING": "hello"}) as sandbox:
+        assert sandbox.sandbox_id in standing
+        assert taken(ahead) == before + 1
+        script = "hostname; echo $GREETING; wc -c < /run/venus/generation; ls -A /tmp"
+        lines = sandbox.commands.run(script).stdout.splitlines()
+        assert lines == [sandbox.sandbox_id, "hello", lines[2]]
+        assert int(lines[2]) >= 36
+
+
+def test_those_that_stand_are_not_listed_and_belong_to_no_population(ahead: DaemonProcess) -> None:
+    ask(ahead)
+    until(lambda: len(directories(ahead)) >= 2)
+    assert Sandbox.list(socket=ahead.socket) == []
+    with Daemon(ahead.socket) as client:
+        assert client.info().sandboxes == 0
+
+
+def test_another_shape_does_not_find_them(ahead: DaemonProcess) -> None:
+    ask(ahead)
+    until(lambda: len(directories(ahead)) >= 2)
+    before = taken(ahead)
+    Sandbox.create(socket=ahead.socket, memory_bytes=64 << 20).kill()
+    Sandbox.create(socket=ahead.socket, hostname="named").kill()
+    assert taken(ahead) == before
+
+
+def test_one_whose_init_died_is_not_given_away(ahead: DaemonProcess) -> None:
+    ask(ahead, STANDING)
+    until(lambda: len(directories(ahead)) == STANDING)
+    for directory in Path("/sys/fs/cgroup/pids", ahead.cgroup_parent).iterdir():
+        if directory.is_dir():
+            for pid in (directory / "cgroup.procs").read_text().split():
+                os.kill(int(pid), signal.SIGKILL)
+    with Sandbox.create(socket=ahead.socket) as sandbox:
+        assert sandbox.commands.run("echo alive").stdout == "alive\n"
+
+
+def test_they_go_when_nobody_asks_any_more(ahead: DaemonProcess) -> None:
+    ask(ahead)
+    until(lambda: len(directories(ahead)) >= 2)
+    until(lambda: not directories(ahead))
+    assert os.listdir(ahead.state_dir / "storage" / "uppers") == []
+
+
+def test_an_image_that_only_they_stand_on_can_be_removed(
+    ahead: DaemonProcess, base_image_tar: Path
+) -> None:
+    with Daemon(ahead.socket) as client, base_image_tar.open("rb") as tar:
+        client.import_image_tar("other", tar)
+        for _ in range(2):
+            Sandbox.create("other", socket=ahead.socket).kill()
+        until(lambda: len(directories(ahead)) >= 2)
+        client.remove_image("other")
+        assert "other" not in [image.name for image in client.list_images()]
+
+
+def test_a_killed_daemon_leaves_them_to_the_next_which_removes_them(ahead: DaemonProcess) -> None:
+    ask(ahead)
+    until(lambda: len(directories(ahead)) >= 2)
+    left = directories(ahead)
+    ahead.kill()
+    ahead.start()
+    assert not left & directories(ahead)
