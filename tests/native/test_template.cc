@@ -19,8 +19,11 @@ using namespace venus;
 SealedExtent filled_extent(uint64_t pages, uint8_t value)
 {
     ExtentWriter writer(pages * kPageBytes);
-    memset(writer.at(0), value, kPageBytes);
-    return writer.seal();
+    std::vector<uint8_t> page(kPageBytes, value);
+    writer.write(0, page.data(), page.size());
+    SealedExtent extent = writer.finish(false);
+    extent.seal();
+    return extent;
 }
 
 Template example()
