@@ -25,6 +25,8 @@ class Usage:
 
     memory_bytes: int
     memory_peak_bytes: int
+    private_bytes: int
+    """What only it holds; the page cache and the pages of its template left out."""
     cpu_s: float
     pids: int
     """Processes and threads, without init."""
@@ -83,6 +85,7 @@ class LaunchedSandbox:
         return Usage(
             memory_bytes=groups.memory_bytes,
             memory_peak_bytes=groups.memory_peak_bytes,
+            private_bytes=groups.private_bytes,
             cpu_s=groups.cpu_s,
             pids=groups.pids,
             disk_bytes=self._volumes.used_bytes(Collection.UPPERS, self.sandbox_id),

@@ -135,6 +135,9 @@ class SandboxMetrics(Body):
 
     memory_bytes: int
     memory_peak_bytes: int
+    private_bytes: int = Field(
+        description="anonymous memory, memory files and kernel memory that only it holds"
+    )
     cpu_s: float
     pids: int
     disk_bytes: int | None

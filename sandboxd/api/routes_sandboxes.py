@@ -124,6 +124,7 @@ async def get_metrics(
     return models.SandboxMetrics(
         memory_bytes=usage.memory_bytes,
         memory_peak_bytes=usage.memory_peak_bytes,
+        private_bytes=usage.private_bytes,
         cpu_s=usage.cpu_s,
         pids=usage.pids,
         disk_bytes=usage.disk_bytes,

@@ -27,6 +27,9 @@ class GroupUsage:
 
     memory_bytes: int
     memory_peak_bytes: int
+    private_bytes: int
+    """What only the sandbox holds: anonymous memory, memory files, and the kernel's own for it.
+    Not the page cache, nor pages of a template, which are charged to whoever wrote them."""
     cpu_s: float
     pids: int
     oom_kills: int

@@ -205,6 +205,7 @@ class HybridBackend:
         return GroupUsage(
             memory_bytes=_read_number(f"{memory}/memory.usage_in_bytes"),
             memory_peak_bytes=_read_number(f"{memory}/memory.max_usage_in_bytes"),
+            private_bytes=_private_bytes(memory),
             cpu_s=self._cpu_s(sandbox_id),
             pids=max(0, _read_number(f"{self._parents['pids']}/{sandbox_id}/pids.current") - 1),
             oom_kills=self.oom_kills(sandbox_id),
@@ -299,6 +300,14 @@ def _open_for_writing(path: str) -> int:
 def _read(path: str) -> str:
     with open(path) as file:
         return file.read()
+
+
+def _private_bytes(memory: str) -> int:
+    counted = sum(_read_field(f"{memory}/memory.stat", name) for name in ("rss", "shmem"))
+    # A kernel may be built, or started, without accounting for its own memory.
+    with contextlib.suppress(FileNotFoundError):
+        counted += _read_number(f"{memory}/memory.kmem.usage_in_bytes")
+    return counted
 
 
 def _read_number(path: str) -> int:

@@ -129,7 +129,7 @@ def stats(socket: str, sandbox_ids: tuple[str, ...], as_json: bool) -> None:
         raise click.ClickException(f"no such sandbox: {', '.join(missing)}")
 
 
-_STATS_HEADER = ("ID", "MEMORY", "PEAK", "CPU", "PIDS", "DISK", "EXECS", "OOM KILLS")
+_STATS_HEADER = ("ID", "MEMORY", "PEAK", "PRIVATE", "CPU", "PIDS", "DISK", "EXECS", "OOM KILLS")
 
 
 def _stats_row(sandbox_id: str, metrics: SandboxMetrics) -> tuple[str, ...]:
@@ -137,6 +137,7 @@ def _stats_row(sandbox_id: str, metrics: SandboxMetrics) -> tuple[str, ...]:
         sandbox_id,
         show_size(metrics.memory_bytes),
         show_size(metrics.memory_peak_bytes),
+        show_size(metrics.private_bytes),
         f"{metrics.cpu_s:.2f}s",
         str(metrics.pids),
         show_size(metrics.disk_bytes),

@@ -180,6 +180,7 @@ class SandboxMetrics(_FromJson):
     cpu_s: float
     pids: int
     disk_bytes: int | None = None
+    private_bytes: int = 0
     oom_kills: int = 0
     execs_running: int = 0
 

@@ -69,24 +69,30 @@ async def run(
 ) -> CommandEnd:
     """Run a command to the end of its leader; what others of it write later is not waited for."""
     running = await start(sandbox, argv, operation, timeout_s)
-    log = OutputRing(KEPT_LOG_BYTES)
+    logs = [
+        (pipe, OutputRing(KEPT_LOG_BYTES // 2))
+        for pipe in (running.stdout, running.stderr)
+        if pipe is not None
+    ]
     try:
-        while True:
-            over = running.over
-            idle = True
-            for pipe in (running.stdout, running.stderr):
-                assert pipe is not None
-                if data := pipe.read_waiting(KEPT_LOG_BYTES) if over else pipe.read():
-                    log.add(data)
-                    idle = False
-            if idle and over:
-                return CommandEnd(running.exited, log.content().decode(errors="replace").strip())
-            if idle:
+        while not running.over:
+            data = [(ring, pipe.read()) for pipe, ring in logs]
+            for ring, piece in data:
+                ring.add(piece)
+            if not any(piece for _, piece in data):
                 await running.wait()
             else:
                 # It may write without end, and others are served, too.
                 await asyncio.sleep(0)
+        for pipe, ring in logs:
+            left = pipe.waiting_bytes()
+            while left > 0 and (piece := pipe.read_waiting(left)):
+                left -= len(piece)
+                ring.add(piece)
     finally:
         if not running.over:
             running.kill_soon()
         running.detach()
+    # What went wrong is said last.
+    log = b"\n".join(ring.content().strip() for _, ring in logs)
+    return CommandEnd(running.exited, log.decode(errors="replace").strip())

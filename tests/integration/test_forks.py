@@ -286,3 +286,26 @@ def test_snapshots_at_once_take_turns(sandbox: Sandbox) -> None:
         with fork:
             assert Teller(fork, exec_id).tell("x")[0] == ["x"]
         template.remove()
+
+
+def test_a_fork_holds_only_what_it_writes(daemon: DaemonProcess) -> None:
+    script = (
+        "import os, sys\nheld = os.urandom(64 << 20)\nprint(1, flush=True)\n"
+        "for line in sys.stdin: more = os.urandom(16 << 20); print(2, flush=True)"
+    )
+    with Sandbox.create(socket=daemon.socket) as sandbox:
+        handle = sandbox.commands.run(["python3", "-c", script], True, stdin=True)
+        assert next(iter(handle)).data == b"1\n"
+        assert sandbox.metrics().private_bytes > 64 << 20
+        [fork] = sandbox.fork()
+        with fork:
+            before = fork.metrics().private_bytes
+            assert 0 < before < 8 << 20
+            fork.commands.send_stdin(handle.exec_id, b"\n")
+            for _ in eventually("it does not write"):
+                if fork.commands.output(handle.exec_id):
+                    break
+            after = fork.metrics().private_bytes
+            assert 16 << 20 <= after - before < 20 << 20
+            fork.commands.run("head -c 8M /dev/urandom > /tmp/x; cat /usr/bin/* > /dev/null")
+            assert 8 << 20 <= fork.metrics().private_bytes - after < 12 << 20

@@ -92,6 +92,9 @@ def test_the_summary_has_every_key_whatever_the_run_came_to() -> None:
         "failed_episodes",
         "commands",
         "daemon_commands",
+        "templates",
+        "forks",
+        "memory_saved_bytes",
         "seconds",
         "max_abs_logprob_diff",
     }

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.client import AsyncDaemon, AsyncSandbox
+from sandboxd.client import AsyncDaemon, AsyncSandbox, AsyncTemplate
 from tests.support.daemon import DaemonProcess
 from venusrl.engine.generation import FinishReason, Generation
 from venusrl.episode import (
@@ -18,6 +18,7 @@ from venusrl.episode import (
     Job,
     Outcome,
     SandboxSettings,
+    Sharing,
     roll_out,
 )
 from venusrl.tasks import Task, demonstrate, generate
@@ -209,3 +210,65 @@ def test_a_daemon_that_is_not_there_is_failed_data(tmp_path: Path) -> None:
     episode = asyncio.run(scenario())
     assert episode.outcome is Outcome.FAILED
     assert "is sandboxd running?" in (episode.failure or "")
+
+
+RANDOM = "head -c 16 /dev/urandom | od -An -tx1 > /root/work/drawn"
+# A descriptor of a kind that no snapshot holds.
+PIDFD = "python3 -c 'import os, time; f = os.pidfd_open(os.getpid()); time.sleep(60)' > /dev/null &"
+
+
+def play_group(
+    daemon: DaemonProcess, setup: str, *, size: int = 4, **changes: float
+) -> tuple[list[Episode], Sharing, int]:
+    """The samples of one prompt, what they shared, and how many programs ran."""
+
+    async def scenario() -> tuple[list[Episode], Sharing, int]:
+        counter = CommandCounter()
+        sandboxes = DaemonSandboxes(settings(daemon, **changes), counter)
+        runner = EpisodeRunner(
+            Saying("cat drawn; echo x >> drawn", "cat drawn", ""),
+            Characters(),
+            sandboxes,
+            EpisodeConfig(max_command_characters=500),
+        )
+        one = task(setup=setup, max_turns=3)
+        episodes = await roll_out(runner, [Job(one, "g")] * size, concurrency=size)
+        labels = {"venusrl-run": "test-episodes"}
+        assert await AsyncTemplate.list(labels, socket=daemon.socket) == []
+        assert await sandboxes.sweep() == 0
+        return episodes, sandboxes.sharing, counter.started
+
+    return asyncio.run(scenario())
+
+
+def test_a_group_is_prepared_once_and_each_sample_is_alone_in_its_fork(
+    daemon: DaemonProcess,
+) -> None:
+    episodes, sharing, programs = play_group(daemon, RANDOM)
+    assert [each.outcome for each in episodes] == [Outcome.SOLVED] * 4
+    drawn = {each.turns[0].observation for each in episodes}
+    assert len(drawn) == 1 and drawn != {""}
+    for each in episodes:
+        assert each.turns[1].observation == each.turns[0].observation + "x\n"
+    assert (sharing.templates, sharing.forks) == (1, 4)
+    assert programs == 1 + 4 * 3  # one setup; two commands and a verifier each
+
+
+def test_preparing_each_anew_is_still_there(daemon: DaemonProcess) -> None:
+    episodes, sharing, _ = play_group(daemon, RANDOM, prepare_once=False)
+    assert len({each.turns[0].observation for each in episodes}) == 4
+    assert (sharing.templates, sharing.forks) == (0, 0)
+
+
+def test_a_preparation_that_fails_fails_the_whole_group(daemon: DaemonProcess) -> None:
+    episodes, sharing, programs = play_group(daemon, "echo why >&2; exit 9")
+    assert [each.outcome for each in episodes] == [Outcome.FAILED] * 4
+    assert all("why" in (each.failure or "") for each in episodes)
+    assert (sharing.forks, programs) == (0, 1)
+
+
+def test_what_cannot_be_captured_is_prepared_for_each(daemon: DaemonProcess) -> None:
+    episodes, sharing, _ = play_group(daemon, f"{RANDOM}; {PIDFD} sleep 0.3")
+    assert [each.outcome for each in episodes] == [Outcome.SOLVED] * 4
+    assert len({each.turns[0].observation for each in episodes}) == 4
+    assert sharing.forks == 0

@@ -110,8 +110,10 @@ class FakeSandboxes:
     settings: dict[str, object] = field(default_factory=dict)
     create_error: Exception | None = None
     made: list[FakeSandbox] = field(default_factory=list)
+    asked: list[tuple[str, int]] = field(default_factory=list)
 
-    async def create(self, times: SandboxTimes) -> FakeSandbox:
+    async def create(self, times: SandboxTimes, *, group: str, siblings: int) -> FakeSandbox:
+        self.asked.append((group, siblings))
         if self.create_error is not None:
             raise self.create_error
         self.made.append(FakeSandbox(times, **self.settings))  # type: ignore[arg-type]
@@ -249,9 +251,11 @@ def test_the_sandbox_is_made_while_the_first_command_is_written() -> None:
                 return await super().generate(*args, **kwargs)  # type: ignore[arg-type]
 
         class Signalling(FakeSandboxes):
-            async def create(self, times: SandboxTimes) -> FakeSandbox:
+            async def create(
+                self, times: SandboxTimes, *, group: str, siblings: int
+            ) -> FakeSandbox:
                 made.set()
-                return await super().create(times)
+                return await super().create(times, group=group, siblings=siblings)
 
         runner = EpisodeRunner(Waiting(["right"]), Characters(), Signalling(), EpisodeConfig())
         episode = await runner.run(task(1), group="g", temperature=1.0)
@@ -283,7 +287,7 @@ class Counting:
         self.most = 0
         self._barrier = asyncio.Barrier(limit)
 
-    async def run(self, task: Task, *, group: str, temperature: float) -> Episode:
+    async def run(self, task: Task, *, group: str, temperature: float, siblings: int) -> Episode:
         self.running += 1
         self.most = max(self.most, self.running)
         await self._barrier.wait()
@@ -307,3 +311,11 @@ def test_rollouts_are_bounded_ordered_and_each_told_once() -> None:
         assert runner.most == 3
 
     asyncio.run(scenario())
+
+
+def test_a_sandbox_is_asked_for_with_how_many_samples_share_its_preparation() -> None:
+    sandboxes = FakeSandboxes()
+    runner = EpisodeRunner(Scripted(["right"] * 4), Characters(), sandboxes, EpisodeConfig())
+    jobs = [Job(task(1), group) for group in ("a", "b", "a", "a")]
+    asyncio.run(roll_out(runner, jobs, concurrency=1))
+    assert sandboxes.asked == [("a", 3), ("b", 1), ("a", 3), ("a", 3)]

@@ -72,6 +72,7 @@ class DemoSession:
         summary = self.summary
         summary.commands = self._commands.started
         summary.daemon_commands = after.counters["execs_started"] - before.counters["execs_started"]
+        summary.sharing = sandboxes.sharing
         summary.episodes = self._recorder.episodes
         summary.failed_episodes = self._recorder.failed_episodes
         summary.seconds = round(time.monotonic() - self._started, 1)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from venusrl.demo.evaluation import Evaluation
+from venusrl.episode import Sharing
 
 SUMMARY_FILE = "summary.json"
 
@@ -21,6 +22,8 @@ class Summary:
     failed_episodes: int = 0
     commands: int = 0
     daemon_commands: int | None = None
+    # Forks of prepared sandboxes, and memory that they have in common with their templates.
+    sharing: Sharing = field(default_factory=Sharing)
     seconds: float = 0.0
     max_abs_logprob_diff: float | None = None
     # "completed", "interrupted", or the error that ended the run.
@@ -36,6 +39,9 @@ class Summary:
             "failed_episodes": self.failed_episodes,
             "commands": self.commands,
             "daemon_commands": self.daemon_commands,
+            "templates": self.sharing.templates,
+            "forks": self.sharing.forks,
+            "memory_saved_bytes": self.sharing.saved_bytes,
             "seconds": self.seconds,
             "max_abs_logprob_diff": self.max_abs_logprob_diff,
             "seed": self.seed,

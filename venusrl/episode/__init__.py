@@ -3,7 +3,8 @@
 from venusrl.episode.record import Episode, Outcome, SandboxTimes, Turn
 from venusrl.episode.rollout import Job, roll_out
 from venusrl.episode.runner import EpisodeConfig, EpisodeRunner
-from venusrl.episode.sandbox import CommandCounter, DaemonSandboxes, SandboxSettings
+from venusrl.episode.sandbox import CommandCounter, SandboxSettings
+from venusrl.episode.source import DaemonSandboxes, Sharing
 
 __all__ = [
     "CommandCounter",
@@ -15,6 +16,7 @@ __all__ = [
     "Outcome",
     "SandboxSettings",
     "SandboxTimes",
+    "Sharing",
     "Turn",
     "roll_out",
 ]

@@ -1,6 +1,7 @@
 """Runs many episodes at once, at most so many at a time, and hands each on exactly once."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,7 +18,9 @@ class Job:
 
 
 class Runner(Protocol):
-    async def run(self, task: Task, *, group: str, temperature: float) -> Episode: ...
+    async def run(
+        self, task: Task, *, group: str, temperature: float, siblings: int
+    ) -> Episode: ...
 
 
 async def roll_out(
@@ -33,10 +36,16 @@ async def roll_out(
     their sandboxes before it is raised.
     """
     places = asyncio.Semaphore(concurrency)
+    sizes = Counter(job.group for job in jobs)
 
     async def run(job: Job) -> Episode:
         async with places:
-            episode = await runner.run(job.task, group=job.group, temperature=job.temperature)
+            episode = await runner.run(
+                job.task,
+                group=job.group,
+                temperature=job.temperature,
+                siblings=sizes[job.group],
+            )
         if on_episode is not None:
             on_episode(episode)
         return episode

@@ -60,8 +60,12 @@ class EpisodeRunner:
         self._sandboxes = sandboxes
         self._config = config
 
-    async def run(self, task: Task, *, group: str, temperature: float) -> Episode:
-        attempt = _Attempt(task, temperature, Trajectory(self._conversation.start(task.prompt)))
+    async def run(
+        self, task: Task, *, group: str, temperature: float, siblings: int = 1
+    ) -> Episode:
+        """``siblings``: how many episodes of the group there are, this one counted."""
+        trajectory = Trajectory(self._conversation.start(task.prompt))
+        attempt = _Attempt(task, temperature, trajectory, group, siblings)
         started = time.monotonic()
         outcome, failure = Outcome.FAILED, None
         try:
@@ -72,7 +76,6 @@ class EpisodeRunner:
             failure = f"the deadline of {self._config.deadline_s:g} s passed"
         except (VenusError, SandboxFailure) as error:
             failure = f"{type(error).__name__}: {error}"
-        trajectory = attempt.trajectory
         return Episode(
             task_id=task.task_id,
             family=task.family,
@@ -111,7 +114,9 @@ class EpisodeRunner:
             await _finish(self._remove_sandbox(making))
 
     async def _make_sandbox(self, attempt: "_Attempt") -> EpisodeSandbox:
-        sandbox = await self._sandboxes.create(attempt.times)
+        sandbox = await self._sandboxes.create(
+            attempt.times, group=attempt.group, siblings=attempt.siblings
+        )
         try:
             await sandbox.prepare(attempt.task.setup)
         except BaseException:
@@ -198,8 +203,17 @@ async def _finish(work: Coroutine[Any, Any, None]) -> None:
 class _Attempt:
     """The state of one episode while it runs."""
 
-    def __init__(self, task: Task, temperature: float, trajectory: Trajectory) -> None:
+    def __init__(
+        self,
+        task: Task,
+        temperature: float,
+        trajectory: Trajectory,
+        group: str,
+        siblings: int,
+    ) -> None:
         self.task = task
+        self.group = group
+        self.siblings = siblings
         self.temperature = temperature
         self.trajectory = trajectory
         self.times = SandboxTimes()

@@ -3,12 +3,12 @@
 Everything here may raise `VenusError`; deciding what that means is the runner's.
 """
 
-import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from sandboxd.client import AsyncSandbox, CommandResult, ExitReason
+from sandboxd.client import AsyncSandbox, AsyncTemplate, CommandResult, ExitReason
 from sandboxd.errors import ExecFailed
 from venusrl.episode.record import SandboxTimes
 
@@ -20,7 +20,6 @@ _MERGED = f'cd {WORK_DIRECTORY} && exec /bin/sh -c "$1" 2>&1'
 _PREPARE = f"mkdir -p {WORK_DIRECTORY} && cd {WORK_DIRECTORY} || exit 125\n"
 # Without the directory there is nothing left to judge: not solved.
 _JUDGE = f"cd {WORK_DIRECTORY} 2>/dev/null || exit 1\n"
-_RUN_LABEL = "venusrl-run"
 _MAX_SCRIPT_OUTPUT_BYTES = 64 * 1024
 
 
@@ -59,6 +58,8 @@ class SandboxSettings:
     # Creates at once. The daemon makes a few at a time; the others wait here, where waiting is
     # bounded by the episode's deadline and not by a request's timeout.
     concurrent_creates: int = 8
+    # Of a group, prepare one sandbox and fork it for each sample; else prepare each anew.
+    prepare_once: bool = True
     command_timeout_s: float = 10.0
     script_timeout_s: float = 30.0
 
@@ -76,42 +77,9 @@ class EpisodeSandbox(Protocol):
 
 
 class SandboxSource(Protocol):
-    async def create(self, times: SandboxTimes) -> EpisodeSandbox: ...
+    """``group`` and ``siblings``: who will ask for a sandbox with the same preparation."""
 
-
-class DaemonSandboxes:
-    """Makes sandboxes at one daemon and counts the programs run in them."""
-
-    def __init__(self, settings: SandboxSettings, counter: CommandCounter) -> None:
-        self._settings = settings
-        self._counter = counter
-        self._creates = asyncio.Semaphore(settings.concurrent_creates)
-
-    async def create(self, times: SandboxTimes) -> "DaemonSandbox":
-        settings = self._settings
-        started = time.monotonic()
-        async with self._creates:
-            requested = time.monotonic()
-            sandbox = await AsyncSandbox.create(
-                settings.image,
-                memory_bytes=settings.memory_bytes,
-                pids=settings.pids,
-                timeout=settings.ttl_s,
-                metadata={_RUN_LABEL: settings.run_label},
-                socket=settings.socket,
-            )
-        times.queue_s = requested - started
-        times.create_s = time.monotonic() - requested
-        return DaemonSandbox(sandbox, settings, self._counter, times)
-
-    async def sweep(self) -> int:
-        """Remove the run's remaining sandboxes: a cancelled request may still have made one."""
-        socket = self._settings.socket
-        left = await AsyncSandbox.list({_RUN_LABEL: self._settings.run_label}, socket=socket)
-        for info in left:
-            async with await AsyncSandbox.connect(info.id, socket=socket):
-                pass
-        return len(left)
+    async def create(self, times: SandboxTimes, *, group: str, siblings: int) -> EpisodeSandbox: ...
 
 
 class DaemonSandbox:
@@ -163,6 +131,10 @@ class DaemonSandbox:
         if result.reason is ExitReason.EXITED and result.exit_code in (0, 1):
             return result.exit_code == 0
         raise self._failure("verify", result)
+
+    async def snapshot(self, labels: Mapping[str, str]) -> AsyncTemplate:
+        """What the preparation left, to be forked."""
+        return await self._sandbox.snapshot(labels)
 
     async def kill(self) -> None:
         started = time.monotonic()

@@ -44,6 +44,7 @@ def _headline(run: RunData) -> str:
                 f"{summary.get('episodes', 0)}, {summary.get('failed_episodes', 0)} failed",
             ),
             ("commands / by the daemon", _commands(summary)),
+            ("memory saved by forks", _saved(summary)),
             ("minutes", f"{summary.get('seconds', 0.0) / 60.0:.1f}"),
         ]
     )
@@ -51,6 +52,13 @@ def _headline(run: RunData) -> str:
 
 def _commands(summary: Record) -> str:
     return f"{summary.get('commands', '–')} / {summary.get('daemon_commands', '–')}"
+
+
+def _saved(summary: Record) -> str:
+    if not summary.get("forks"):
+        return "–"
+    saved_mib = summary.get("memory_saved_bytes", 0) / (1 << 20)
+    return f"{saved_mib:.1f} MiB, {summary['forks']} forks"
 
 
 def _learning(run: RunData) -> list[str]:

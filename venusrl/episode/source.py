@@ -1,0 +1,197 @@
+"""Where episodes get their sandboxes: created and prepared one by one, or forked.
+
+The samples of one prompt start from the same state. With ``prepare_once`` the first of a group that
+needs a sandbox prepares one and keeps it as a template; every sample, the first too, is a fork of
+it. A preparation that fails fails them all, as it would have failed each. State that cannot be
+captured is no failure: then each prepares a sandbox of its own.
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+from sandboxd.client import AsyncSandbox, AsyncTemplate
+from sandboxd.errors import SnapshotRefused
+from venusrl.episode.record import SandboxTimes
+from venusrl.episode.sandbox import (
+    CommandCounter,
+    CommandOutcome,
+    DaemonSandbox,
+    EpisodeSandbox,
+    SandboxSettings,
+)
+
+_RUN_LABEL = "venusrl-run"
+
+
+@dataclass
+class Sharing:
+    """What forks had in common with their templates instead of each its own."""
+
+    templates: int = 0
+    forks: int = 0
+    saved_bytes: int = 0
+    """Memory of the templates' processes and memory files, once for each fork after the first."""
+
+
+class _Group:
+    """The template of one group, while samples of it still ask for forks."""
+
+    def __init__(self, building: "asyncio.Task[AsyncTemplate | None]", siblings: int) -> None:
+        self.building = building
+        self.left = siblings
+        self.forks = 0
+
+
+class DaemonSandboxes:
+    """Makes sandboxes at one daemon and counts the programs run in them."""
+
+    def __init__(self, settings: SandboxSettings, counter: CommandCounter) -> None:
+        self._settings = settings
+        self._counter = counter
+        self._creates = asyncio.Semaphore(settings.concurrent_creates)
+        self._groups: dict[str, _Group] = {}
+        self.sharing = Sharing()
+
+    async def create(
+        self, times: SandboxTimes, *, group: str = "", siblings: int = 1
+    ) -> EpisodeSandbox:
+        if self._settings.prepare_once and siblings > 1:
+            return _ForkedSandbox(self, times, group, siblings)
+        return await self.create_plainly(times)
+
+    async def create_plainly(self, times: SandboxTimes) -> DaemonSandbox:
+        settings = self._settings
+        started = time.monotonic()
+        async with self._creates:
+            requested = time.monotonic()
+            sandbox = await AsyncSandbox.create(
+                settings.image,
+                memory_bytes=settings.memory_bytes,
+                pids=settings.pids,
+                timeout=settings.ttl_s,
+                metadata=self._labels,
+                socket=settings.socket,
+            )
+        times.queue_s = requested - started
+        times.create_s = time.monotonic() - requested
+        return DaemonSandbox(sandbox, settings, self._counter, times)
+
+    async def fork_prepared(
+        self, times: SandboxTimes, group: str, siblings: int, script: str
+    ) -> DaemonSandbox:
+        """A fork of the group's template, which the first of the group makes."""
+        known = self._groups.get(group)
+        if known is None:
+            building = asyncio.create_task(self._build(script))
+            known = self._groups[group] = _Group(building, siblings)
+        started = time.monotonic()
+        try:
+            # Shielded: the others wait for it even if this one is cut.
+            template = await asyncio.shield(known.building)
+            times.setup_s = time.monotonic() - started
+            if template is None:
+                sandbox = await self.create_plainly(times)
+                await prepare_or_kill(sandbox, script)
+                return sandbox
+            return await self._fork(template, known, times)
+        finally:
+            known.left -= 1
+            if known.left == 0:
+                await self._forget(group)
+
+    async def _fork(
+        self, template: AsyncTemplate, group: _Group, times: SandboxTimes
+    ) -> DaemonSandbox:
+        started = time.monotonic()
+        async with self._creates:
+            requested = time.monotonic()
+            [sandbox] = await template.fork(timeout=self._settings.ttl_s, metadata=self._labels)
+        times.queue_s = requested - started
+        times.create_s = time.monotonic() - requested
+        self.sharing.forks += 1
+        group.forks += 1
+        if group.forks > 1:
+            self.sharing.saved_bytes += template.info.own_bytes
+        return DaemonSandbox(sandbox, self._settings, self._counter, times)
+
+    async def _build(self, script: str) -> AsyncTemplate | None:
+        sandbox = await self.create_plainly(SandboxTimes())
+        try:
+            await sandbox.prepare(script)
+            template = await sandbox.snapshot(self._labels)
+        except SnapshotRefused:
+            return None
+        finally:
+            await sandbox.kill()
+        self.sharing.templates += 1
+        return template
+
+    async def _forget(self, group: str) -> None:
+        """The forks live on without their template."""
+        building = self._groups.pop(group).building
+        if not building.done():
+            building.cancel()
+        await asyncio.wait([building])
+        if not building.cancelled() and building.exception() is None:
+            template = building.result()
+            if template is not None:
+                await template.remove()
+                await template.close()
+
+    async def sweep(self) -> int:
+        """Remove the run's remaining sandboxes, and templates: a cancelled request may still have
+        made one. How many sandboxes there were."""
+        for group in list(self._groups):
+            await self._forget(group)
+        socket = self._settings.socket
+        left = await AsyncSandbox.list(self._labels, socket=socket)
+        for info in left:
+            async with await AsyncSandbox.connect(info.id, socket=socket):
+                pass
+        for template in await AsyncTemplate.list(self._labels, socket=socket):
+            await (await AsyncTemplate.get(template.id, socket=socket)).remove()
+        return len(left)
+
+    @property
+    def _labels(self) -> dict[str, str]:
+        return {_RUN_LABEL: self._settings.run_label}
+
+
+async def prepare_or_kill(sandbox: DaemonSandbox, script: str) -> None:
+    """Nobody else knows of the sandbox yet, so nobody else would remove it."""
+    try:
+        await sandbox.prepare(script)
+    except BaseException:
+        await asyncio.shield(sandbox.kill())
+        raise
+
+
+class _ForkedSandbox:
+    """Comes to be with its preparation, as a fork of what that left."""
+
+    def __init__(
+        self, source: DaemonSandboxes, times: SandboxTimes, group: str, siblings: int
+    ) -> None:
+        self._source = source
+        self._times = times
+        self._group = group
+        self._siblings = siblings
+        self._fork: DaemonSandbox | None = None
+
+    async def prepare(self, script: str) -> None:
+        self._fork = await self._source.fork_prepared(
+            self._times, self._group, self._siblings, script
+        )
+
+    async def run(self, command: str, *, max_output_bytes: int) -> CommandOutcome:
+        assert self._fork is not None, "prepare comes first"
+        return await self._fork.run(command, max_output_bytes=max_output_bytes)
+
+    async def verify(self, script: str) -> bool:
+        assert self._fork is not None, "prepare comes first"
+        return await self._fork.verify(script)
+
+    async def kill(self) -> None:
+        if self._fork is not None:
+            await self._fork.kill()
