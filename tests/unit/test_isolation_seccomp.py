@@ -181,3 +181,13 @@ def test_a_condition_that_never_holds_is_a_mistake() -> None:
 def test_the_filter_fits_the_kernel() -> None:
     assert len(compile_filter()) % 8 == 0
     assert len(compile_filter()) // 8 <= 4096
+
+
+def test_no_state_that_a_snapshot_could_not_see() -> None:
+    for name in ("create_ruleset", "add_rule", "restrict_self"):
+        assert verdict(f"landlock_{name}") == refused(errno.ENOSYS)
+    set_filter, thread_sync, listener = 1, 1, 8
+    assert verdict("seccomp", set_filter, thread_sync) == ALLOWED
+    assert verdict("seccomp", set_filter, listener) == refused(errno.EINVAL)
+    assert verdict("seccomp", set_filter, thread_sync | listener) == refused(errno.EINVAL)
+    assert verdict("seccomp", 2, listener) == ALLOWED, "another operation, its number means no flag"
