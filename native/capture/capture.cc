@@ -10,6 +10,7 @@
 #include "capture/pool_gate.h"
 #include "capture/process.h"
 #include "capture/stopped_tree.h"
+#include "capture/system_v.h"
 #include "capture/threads.h"
 #include "os/unix_diag.h"
 #include "restore/refused.h"
@@ -91,6 +92,7 @@ CaptureState capture_tree(pid_t init_host_pid, std::vector<FileIdentity> externa
     }
     state.image.vdso = own_vdso();
     finish_descriptors(tree, state);
+    capture_system_v(tree, state);
     // After the descriptors, so that a memfd which is open and mapped is one object.
     for (size_t i = 0; i < tree.processes.size(); i++)
         if (!tree.processes[i].zombie)

@@ -124,6 +124,37 @@ bool is_left_behind(const StoppedProcess &process, const CaptureState &state, co
                                    });
 }
 
+// shmat() attaches a whole segment: one of which a part was unmapped cannot be rebuilt.
+void check_attachments(const StoppedProcess &process, const CaptureState &state,
+                       const ProcessImage &image)
+{
+    const Mapping *previous = nullptr;
+    auto refuse = [&](const Mapping &mapping) {
+        throw Refused(process.label,
+                      "shared memory segment " + std::to_string(mapping.object),
+                      "only a part of it is attached");
+    };
+    auto end_of = [&](const Mapping &mapping) -> uint64_t {
+        for (const SystemVMemory &memory : state.image.system_v.memories)
+            if (memory.object.id == static_cast<int>(mapping.object))
+                return (memory.size + kPageBytes - 1) & ~(kPageBytes - 1);
+        return 0;
+    };
+    for (const Mapping &mapping : image.mappings) {
+        bool attached = mapping.backing == Backing::kSystemV;
+        bool continues = attached && mapping.offset != 0;
+        if (continues && (!previous || previous->object != mapping.object ||
+                          previous->area.end != mapping.area.start ||
+                          previous->offset + previous->area.size() != mapping.offset))
+            refuse(mapping);
+        if (previous && !continues && previous->offset + previous->area.size() != end_of(*previous))
+            refuse(*previous);
+        previous = attached ? &mapping : nullptr;
+    }
+    if (previous && previous->offset + previous->area.size() != end_of(*previous))
+        refuse(*previous);
+}
+
 void capture_layout(StoppedProcess &process, MemoryLayout &layout)
 {
     auto field = [&](size_t number) { return std::stoull(process.stat.at(number)); };
@@ -226,6 +257,13 @@ void capture_memory(StoppedProcess &process, CaptureState &state, ProcessImage &
         checked(stat(link.c_str(), &status), "stat", link);
         if (is_left_behind(process, state, area, {status.st_dev, status.st_ino}))
             continue;
+        if (area.shared && target.starts_with("/SYSV") && status.st_dev == state.system_v_device) {
+            mapping.backing = Backing::kSystemV;
+            mapping.object = static_cast<uint32_t>(status.st_ino);
+            mapping.file_writable = area.flags.contains("mw");
+            image.mappings.push_back(std::move(mapping));
+            continue;
+        }
         bool memory_file = target.starts_with("/memfd:") || target.starts_with("/dev/zero (deleted)");
         if (area.shared && memory_file) {
             mapping.backing = Backing::kSharedMemory;
@@ -268,6 +306,7 @@ void capture_memory(StoppedProcess &process, CaptureState &state, ProcessImage &
     }
     copy_pages(process, state, image, anonymous, true);
     copy_pages(process, state, image, of_files, false);
+    check_attachments(process, state, image);
     for (Mapping &mapping : image.mappings)
         std::sort(mapping.pieces.begin(), mapping.pieces.end(),
                   [](const ExtentPiece &a, const ExtentPiece &b) { return a.run.start < b.run.start; });

@@ -2,7 +2,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
@@ -134,23 +133,10 @@ private:
     std::map<ino_t, std::string> links_;
 };
 
-void refuse_system_v(pid_t init)
-{
-    std::string path = proc::path(init, "ns/ipc");
-    os::UniqueFd fd(checked(open(path.c_str(), O_RDONLY | O_CLOEXEC), "open", path));
-    checked(setns(fd.get(), CLONE_NEWIPC), "enter", path);
-    for (const char *kind : {"shm", "sem", "msg"}) {
-        std::string text = proc::read_text(std::string("/proc/sysvipc/") + kind);
-        if (std::count(text.begin(), text.end(), '\n') > 1)
-            throw Refused(kSandbox, std::string("System V ") + kind, "it is not supported yet");
-    }
-}
-
 }  // namespace
 
 void capture_memory_filesystems(CaptureState &state)
 {
-    refuse_system_v(state.init);
     Walk walk(state);
     std::map<std::string, std::vector<std::string>> mounts;
     std::istringstream lines(proc::read_text(proc::path(state.init, "mountinfo")));

@@ -25,6 +25,7 @@ struct CaptureState {
     std::vector<FileIdentity> external;      // files that belong to the daemon: pipes to it
     std::map<std::pair<dev_t, ino_t>, uint32_t> memories;  // shared memory → SharedMemoryFile::memory
     std::map<std::pair<dev_t, ino_t>, uint32_t> pipes;
+    dev_t system_v_device = 0;  // of shared memory segments, once there was one
     std::map<uint32_t, uint64_t> socket_inodes;  // of objects that are sockets
     pid_t init;
     bool reset_external = false;  // connections to outside come back reset instead of being refused

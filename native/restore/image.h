@@ -29,7 +29,7 @@ struct ExtentPiece {
     uint64_t offset;
 };
 
-enum class Backing { kAnonymous, kFile, kSharedMemory };
+enum class Backing { kAnonymous, kFile, kSharedMemory, kSystemV };
 
 struct Mapping {
     PageRun area;
@@ -40,8 +40,8 @@ struct Mapping {
     bool locked = false;
     Backing backing = Backing::kAnonymous;
     std::string path;  // kFile
-    bool file_writable = false;
-    uint32_t object = 0;  // kSharedMemory: index into TreeImage::objects
+    bool file_writable = false;  // kFile, kSystemV
+    uint32_t object = 0;  // kSharedMemory: index into TreeImage::objects; kSystemV: the segment's id
     uint64_t offset = 0;
     std::vector<int> advice;          // madvise values that still act on the area
     std::vector<ExtentPiece> pieces;  // private content that is not zero
@@ -135,6 +135,13 @@ struct PosixLock {
     uint64_t start, length;
 };
 
+// Given back to a semaphore at the end of the process (SEM_UNDO).
+struct SemaphoreUndo {
+    int set;
+    uint16_t index;
+    int16_t amount;
+};
+
 enum class RunState { kRunning, kStopped, kZombie };
 
 struct ProcessImage {
@@ -149,6 +156,7 @@ struct ProcessImage {
     MemoryLayout layout;
     std::vector<DescriptorImage> descriptors;
     std::vector<PosixLock> locks;
+    std::vector<SemaphoreUndo> semaphore_undo;
     std::vector<SignalAction> actions;
     std::vector<Bytes> pending_signals;
     std::vector<IntervalTimer> interval_timers;
@@ -328,6 +336,41 @@ struct FileEntry {
     bool only_times = false;  // a directory whose content is complete
 };
 
+// ---- System V objects ----
+
+struct SystemVObject {
+    int id;
+    int32_t key;
+    uint32_t mode, uid, gid, creator_uid, creator_gid;
+};
+struct SystemVMemory {
+    SystemVObject object;
+    uint64_t size;
+    bool removed;  // goes when the last process detaches it
+    bool locked;
+    std::vector<ExtentPiece> content;
+};
+struct SystemVSemaphores {
+    SystemVObject object;
+    std::vector<uint16_t> values;
+};
+struct SystemVMessage {
+    int64_t type;
+    Bytes text;
+};
+struct SystemVQueue {
+    SystemVObject object;
+    uint64_t capacity;
+    std::vector<SystemVMessage> messages;
+};
+struct SystemVImage {
+    std::vector<SystemVMemory> memories;
+    std::vector<SystemVSemaphores> semaphores;
+    std::vector<SystemVQueue> queues;
+
+    bool empty() const { return memories.empty() && semaphores.empty() && queues.empty(); }
+};
+
 // ---- the whole ----
 
 struct ExtentImage {
@@ -342,6 +385,7 @@ struct TreeImage {
     std::vector<TerminalImage> terminals;
     std::vector<ExtentImage> extents;
     std::vector<FileEntry> files;  // in the order in which they are made
+    SystemVImage system_v;
     uint32_t external_slots = 0;
     std::vector<VdsoPart> vdso;  // of any process of this kernel: of the one that captures
 };

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/prctl.h>
 #include <sys/mman.h>
+#include <sys/shm.h>
 #include <sys/syscall.h>
 
 #include <algorithm>
@@ -77,6 +78,20 @@ void map_pieces(const ProcessPlanContext &context, const ProcessImage &process,
                      {file, filled_start, filled_end - filled_start, offset_of(filled_start)},
                      static_cast<int64_t>(filled_end - filled_start));
     }
+}
+
+// The whole segment at its first part; every part has a protection of its own.
+void attach_segment(const Mapping &mapping, OpList &ops)
+{
+    std::string object = "attachment of segment " + std::to_string(mapping.object);
+    if (mapping.offset == 0)
+        ops.call(object, SYS_shmat,
+                 {mapping.object, mapping.area.start,
+                  (mapping.file_writable ? 0u : Word{SHM_RDONLY}) |
+                      (mapping.protection & PROT_EXEC ? Word{SHM_EXEC} : 0u)},
+                 static_cast<int64_t>(mapping.area.start));
+    ops.call(object, SYS_mprotect,
+             {mapping.area.start, mapping.area.size(), mapping.protection});
 }
 
 bool pieces_cover(const Mapping &mapping)
@@ -191,6 +206,9 @@ void add_memory_ops(const ProcessPlanContext &context, const ProcessImage &proce
                       flags_of(mapping), word(context.descriptors.objects) + mapping.object,
                       mapping.offset},
                      static_cast<int64_t>(mapping.area.start));
+            break;
+        case Backing::kSystemV:
+            attach_segment(mapping, ops);
             break;
         }
         advise(mapping, ops);

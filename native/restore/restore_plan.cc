@@ -19,6 +19,7 @@
 #include "restore/pool_filter.h"
 #include "restore/object_ops.h"
 #include "restore/process_ops.h"
+#include "restore/system_v_ops.h"
 #include "restore/tail.h"
 #include "restore/terminal_ops.h"
 #include "restore/thread_ops.h"
@@ -58,10 +59,12 @@ public:
         ops.call("old memory", SYS_munmap, {end, kAddressSpaceEnd - end});
         ops.call_unjudged("umask", SYS_umask, {0});
         add_object_ops(context_, ops);
+        add_system_v_ops(context_, ops);
         for (const auto &birth : creation_.first)
             add_birth(*birth, ops, true);
         wait_at(kBorn, creation_.births + 1, ops);
         wait_at(kBuilt, creation_.births + 1, ops);
+        add_system_v_removal_ops(context_, ops);
         reap_helpers(creation_.first, ops);
         wait_at(kPrivilegesDropped, threads(true) + 1, ops);
         wait_at(kReady, threads(false) + 1, ops);
@@ -214,6 +217,7 @@ private:
     {
         add_foreground_ops(process, ops);
         add_descriptor_ops(context_, process, ops);
+        add_semaphore_undo_ops(process, ops);
         Word stopped_barrier = kFirstFree + stopped_++;
         add_bounding_set_ops(process, ops);
         for (size_t i = 1; i < process.threads.size(); i++)

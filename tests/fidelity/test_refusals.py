@@ -20,7 +20,8 @@ CASES = {
     "urgent-data": "urgent data waits in it",
     "packet-filter": "a packet filter is attached",
     "descriptor-in-flight": "descriptors are on their way",
-    "system-v": "System V shm",
+    "partly-attached": "only a part of it is attached",
+    "hidden-undo": "its threads share it",
     "packet-pipe": "packet mode",
     "shared-descriptors": "descriptor table",
 }
