@@ -23,6 +23,17 @@ constexpr long kEndsAtStop[] = {SYS_epoll_wait, SYS_epoll_pwait, 441 /* epoll_pw
                                 SYS_semop,      SYS_semtimedop,  SYS_io_getevents,
                                 SYS_rt_sigtimedwait};
 
+// The restart of a nanosleep is a row of tail calls on some builds of the kernel: what then stands
+// on the stack is the entry of the call alone. The other calls that restart have functions there.
+bool is_nanosleep(std::string_view channel)
+{
+    static constexpr std::string_view entries[] = {"do_syscall_64", "x64_sys_call",
+                                                   "__x64_sys_restart_syscall",
+                                                   "__do_sys_restart_syscall"};
+    return channel.find("nanosleep") != channel.npos ||
+           std::find(std::begin(entries), std::end(entries), channel) != std::end(entries);
+}
+
 void enter_again(user_regs_struct &registers, int64_t number)
 {
     registers.rip -= kSyscallInstructionBytes;
@@ -61,7 +72,7 @@ Continuation continue_from(const user_regs_struct &at_stop, const char *channel,
         // Restarted before: the registers no longer say which call it was, but its arguments are
         // still there and the place where it slept tells the call.
         std::string_view where = channel;
-        if (where.find("nanosleep") != where.npos)
+        if (is_nanosleep(where))
             number = at_stop.rdi < kPageBytes ? SYS_clock_nanosleep : SYS_nanosleep;
         else if (where.find("poll") != where.npos)
             number = SYS_poll;
