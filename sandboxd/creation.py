@@ -157,6 +157,9 @@ class Creation:
                 await self._bring_up(sandbox, options, limits, ttl_s, standing)
             finally:
                 self._slots.release()
+            # A command may take long, and others wait for the slot.
+            if sandbox.template is not None:
+                await self._run_on_fork(sandbox, sandbox.template.record.on_fork)
         except BaseException as error:
             failed.set()
             self._service.counters.creates_failed += 1
@@ -257,10 +260,10 @@ class Creation:
         self._service.registry.write(record)
         sandbox.record = record
         self._service.ready(sandbox)
-        if template is not None and template.record.on_fork is not None:
-            await self._run_on_fork(sandbox, template.record.on_fork)
 
-    async def _run_on_fork(self, sandbox: LiveSandbox, command: RecipeCommand) -> None:
+    async def _run_on_fork(self, sandbox: LiveSandbox, command: RecipeCommand | None) -> None:
+        if command is None:
+            return
         end = await commands.run(sandbox, command.argv, "fork", command.timeout_s)
         if not end.ok:
             raise ForkFailed(

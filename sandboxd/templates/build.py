@@ -105,7 +105,9 @@ class TemplateBuilder:
         deadline = time.monotonic() + warm.timeout_s
         said = ""
         while True:
-            if running.over:
+            # One that ends well may have left a process in the background.
+            ended_badly = running.exited is not None and running.exited.exit_code != 0
+            if ended_badly or running.lost:
                 raise _failed(what, f"it ended before it was ready; {_written(running)}")
             if warm.ready is None:
                 return

@@ -95,6 +95,11 @@ def test_one_recipe_is_built_once(daemon: DaemonProcess) -> None:
             "warm command 0",
             "not",
         ),
+        (
+            {"warm": [{"command": "exit 0", "ready": "false", "timeout_s": 0.5}]},
+            "warm command 0",
+            "",
+        ),
         ({"files": [{"path": "/proc/no/file", "content": ""}]}, "file /proc/no/file", "ENOENT"),
     ],
 )

@@ -66,6 +66,41 @@ def test_streams_go_on_under_the_next_daemon(sandbox: RawSandbox) -> None:
         os.close(fd)
 
 
+def enter_restored(sandbox: RawSandbox, pid: int) -> int:
+    """A command of a fork to be, with a pipe that the daemon's successor must get."""
+    read_end, write_end = os.pipe2(os.O_CLOEXEC)
+    request = protocol.ExecRequest(
+        sandbox.exec_id(), ("restored",), kind=protocol.ExecKind.RESTORED, number0=pid
+    )
+    try:
+        started = sandbox.client.start(request, protocol.ExecFds(keep_stdout=read_end))
+        assert started == pid
+    finally:
+        os.close(read_end)
+        os.close(write_end)
+    return request.exec_id
+
+
+def test_a_command_of_a_restore_is_kept_before_it_lives_and_after_its_leader(
+    sandbox: RawSandbox,
+) -> None:
+    to_come, leaderless = enter_restored(sandbox, 77), enter_restored(sandbox, 0)
+    listed = take_over(sandbox)
+    for exec_id, state in (
+        (to_come, protocol.ExecState.RUNNING),
+        (leaderless, protocol.ExecState.EXITED),
+    ):
+        info, fds = listed[exec_id]
+        assert (info.state, info.kind) == (state, protocol.ExecKind.RESTORED)
+        assert info.fd_mask == protocol.FdBit.KEEP_STDOUT
+        for fd in fds:
+            os.close(fd)
+    assert sandbox.client.release(to_come) == errno.EBUSY
+    assert sandbox.client.kill(to_come, whole_tree=False) == errno.ESRCH
+    assert sandbox.client.release(leaderless) == 0
+    assert sandbox.run("/bin/true").code == 0
+
+
 def test_an_end_without_daemon_is_told_later(sandbox: RawSandbox) -> None:
     exec_id = start_streaming(sandbox, "/bin/sh", "-c", "read line; echo $line; exit 9")
     _, fds = take_over(sandbox)[exec_id]
