@@ -1,7 +1,8 @@
 """The composition root of sandboxd: builds everything, serves, and takes everything down again.
 
 SIGTERM or SIGINT: sandboxes are destroyed, the storage is unmounted, the run directory is removed,
-exit status 0. `kill -9` leaves sandboxes running; the next start adopts or removes them.
+exit status 0. `kill -9` leaves sandboxes running, and templates with the pool keeper; the next
+start adopts or removes them.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from sandboxd.api.server import bind_socket, build_server
 from sandboxd.config import Config, load_config
 from sandboxd.creation import Creation
 from sandboxd.errors import VenusError
+from sandboxd.keeper import PoolKeeper
 from sandboxd.launch import Launcher
 from sandboxd.recovery import RunLock
 from sandboxd.scheduling import shorten_slice
@@ -108,7 +110,7 @@ async def serve(config: Config, launcher: Launcher) -> None:
     """From recovery to the last sandbox's removal."""
     service = SandboxService(config, launcher)
     creation = Creation(service, launcher)
-    templates = TemplateService(service, creation, launcher)
+    templates = TemplateService(service, creation, launcher, PoolKeeper(config.keeper_dir))
     await take_over(service)
     await templates.recover()
     socket_gid = group_id(config.socket_group)

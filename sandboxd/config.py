@@ -60,6 +60,8 @@ class Config:
     """They are of the shapes that were asked for, twice or more, in this time."""
     max_forks_per_request: int = 256
     max_templates_per_tenant: int = 256
+    pool_size_bytes: int = 16 * GIB
+    """Memory of all templates together; idle ones go for new ones, least recently used first."""
     max_layers: int = 64
     """Frozen layers under one sandbox: each snapshot of a fork of a fork … adds one."""
     max_execs_per_sandbox: int = 64
@@ -115,6 +117,11 @@ class Config:
     def root_mountpoint(self) -> Path:
         """An empty directory; each sandbox mounts its root there in its own mount namespace."""
         return self.run_dir / "root"
+
+    @property
+    def keeper_dir(self) -> Path:
+        """Where the pool keeper listens, while there is one."""
+        return self.run_dir / "keeper"
 
     @property
     def templates_dir(self) -> Path:

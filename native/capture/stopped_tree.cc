@@ -114,6 +114,19 @@ pid_t inner_pid(const std::string &status_path)
     return std::stoi(ids.at(ids.size() - 1));
 }
 
+// The kernel says EPERM of a thread that has ended and is not gone yet, as it does of one that
+// another process traces.
+bool is_ending(pid_t pid, pid_t tid)
+{
+    try {
+        std::string path = proc::path(pid, "task/" + std::to_string(tid) + "/stat");
+        std::string state = proc::stat_fields(proc::read_text(path)).at(3);
+        return state == "Z" || state == "X";
+    } catch (const os::Error &) {
+        return true;
+    }
+}
+
 }  // namespace
 
 std::string StoppedProcess::proc_path(const std::string &name) const
@@ -183,8 +196,12 @@ bool StoppedTree::stop_new(int round)
                                   [&](const StoppedProcess &p) { return p.host_pid == pid; });
         if (zombie) {
             // A zombie has no ns/ links any more; its NSpid tells the depth, its parent the tree.
-            if (known != processes.end())
+            if (known != processes.end()) {
+                // Ended before any of its threads was stopped; one that is stopped stays as it is.
+                if (!known->zombie && known->threads.empty())
+                    known->zombie = found_new = true;
                 continue;
+            }
             pid_t parent = std::stoi(stat.at(4));
             bool ours = parent == init_ ||
                         std::any_of(processes.begin(), processes.end(),
@@ -234,6 +251,10 @@ bool StoppedTree::stop_new(int round)
             } catch (const os::Error &failure) {
                 if (failure.error_number() == ESRCH)
                     continue;
+                if (failure.error_number() == EPERM && is_ending(pid, tid)) {
+                    found_new = true;  // look again: now it is a zombie
+                    continue;
+                }
                 if (failure.error_number() == EPERM)
                     throw Refused("process " + std::to_string(pid), "thread " + std::to_string(tid),
                                   "it is traced by another process");

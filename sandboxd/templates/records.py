@@ -69,25 +69,21 @@ class TemplateRecords:
             ) from error
 
     def forget(self, template_id: str) -> None:
-        """Remove the file; no error if there is none."""
+        """Remove the file, finished or not; no error if there is none."""
         self._path(template_id).unlink(missing_ok=True)
+        self._path(template_id).with_suffix(".tmp").unlink(missing_ok=True)
 
     def read_all(self) -> dict[str, TemplateRecord | None]:
-        """Every id that has a file, finished or not; None where it cannot be read."""
+        """Every id that has a file; None where that is not whole."""
         found: dict[str, TemplateRecord | None] = {}
         for path in self._directory.iterdir():
             try:
-                record = decode_record(path.read_bytes())
+                record = decode_record(path.read_bytes()) if path.suffix == _SUFFIX else None
             except (OSError, ValueError):
-                found.setdefault(path.stem, None)
-            else:
-                found[path.stem] = record if record.template_id == path.stem else None
+                record = None
+            known = record is not None and record.template_id == path.stem
+            found[path.stem] = record if known else None
         return found
-
-    def clear(self) -> None:
-        """Remove all files."""
-        for path in self._directory.iterdir():
-            path.unlink(missing_ok=True)
 
     def _path(self, template_id: str) -> Path:
         return self._directory / f"{template_id}{_SUFFIX}"

@@ -12,11 +12,13 @@ import dataclasses
 import logging
 import secrets
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 
 from sandboxd.bounds import CreateOptions, checked_count
 from sandboxd.creation import Creation
 from sandboxd.errors import LimitExceeded, VenusError
+from sandboxd.keeper import PoolKeeper
 from sandboxd.launch import Launcher
 from sandboxd.launch_request import Limits
 from sandboxd.sandbox import LiveSandbox
@@ -28,6 +30,8 @@ from sandboxd.templates.capture import (
     gather_externals,
     surviving_commands,
 )
+from sandboxd.templates.pages import KeptPages
+from sandboxd.templates.pool import PoolEntry, decide_eviction
 from sandboxd.templates.recipe import RecipeCommand
 from sandboxd.templates.records import TemplateRecords
 from sandboxd.templates.store import TemplateStore
@@ -39,13 +43,23 @@ _LOG = logging.getLogger("sandboxd")
 class TemplateService:
     """Wired by the composition root beside `SandboxService`."""
 
-    def __init__(self, service: SandboxService, creation: Creation, launcher: Launcher) -> None:
+    def __init__(
+        self,
+        service: SandboxService,
+        creation: Creation,
+        launcher: Launcher,
+        keeper: PoolKeeper,
+    ) -> None:
         self._service = service
         self._creation = creation
         self._layers = launcher.layers
-        self._records = TemplateRecords(service.config.templates_dir)
+        self._pages = KeptPages(keeper)
+        self._newcomers: dict[str, Template] = {}
+        self._being_forked: Counter[str] = Counter()
+        self._last_used_s: dict[str, float] = {}
         self.store = TemplateStore(
-            self._records,
+            TemplateRecords(service.config.templates_dir),
+            self._pages,
             launcher.layers,
             launcher.images,
             service.in_thread,
@@ -53,21 +67,23 @@ class TemplateService:
         )
 
     async def recover(self) -> None:
-        """After adoption: templates of an earlier daemon have lost their pages with it; they are
-        removed, and with them the layers that no adopted sandbox stands on."""
-
-        def clean() -> list[str]:
-            self._records.open()
-            self._records.clear()
-            return self._layers.remove_unheld()
-
-        if removed := await self._service.in_thread(clean):
+        """After adoption: take over the templates of an earlier daemon. What cannot be had back is
+        removed, and with it the layers that neither a sandbox nor a template stands on."""
+        for template in await self._service.in_thread(self.store.recover):
+            await self.store.adopt(template)
+            _LOG.info("took over template %s", template.template_id)
+        for sandbox in self._service.population:
+            if sandbox.record is not None:
+                # Its next snapshot refers to the template's pages again.
+                sandbox.template = self.store.get(sandbox.record.template)
+        if removed := await self._service.in_thread(self._layers.remove_unheld):
             _LOG.info("removed %d layers that nothing stands on", len(removed))
 
     async def close(self) -> None:
-        """Remove all templates, whose pages end with the daemon."""
+        """Remove all templates, and what would hold their pages beyond the daemon's life."""
         for template in self.store.visible(0, {}):
             await self.store.remove(template)
+        await self._service.in_thread(self._pages.end)
 
     async def snapshot(
         self,
@@ -83,7 +99,8 @@ class TemplateService:
         record = dataclasses.replace(captured.record, recipe=recipe, on_fork=on_fork)
         template = Template(record, captured.native)
         try:
-            await self.store.add(template)
+            async with self._arriving(template):
+                await self.store.add(template)
         except BaseException:
             await self._release(template.template_id)
             raise
@@ -98,7 +115,8 @@ class TemplateService:
         self._creation.admit(sandbox.tenant_uid, count)
         template = await self._capture(sandbox, {})
         try:
-            return await self._creation.fork(template, wanted, count, ahead=False)
+            async with self._arriving(template):
+                return await self._creation.fork(template, wanted, count, ahead=False)
         finally:
             await self._release(template.template_id)
 
@@ -112,6 +130,7 @@ class TemplateService:
 
     async def remove(self, template: Template) -> None:
         """Forks of it live on."""
+        self._last_used_s.pop(template.template_id, None)
         layer = template.record.layers[0]
         await self._creation.standing.drop(lambda shape: layer in shape.layers)
         await self.store.remove(template)
@@ -120,10 +139,58 @@ class TemplateService:
     async def _in_use(self, template: Template) -> AsyncIterator[None]:
         holder = f"fork-{secrets.token_hex(8)}"
         self._layers.hold(holder, template.record.layers)
+        self._being_forked[template.template_id] += 1
+        self._last_used_s[template.template_id] = time.time()
         try:
             yield
         finally:
+            self._being_forked[template.template_id] -= 1
+            if self._being_forked[template.template_id] == 0:
+                del self._being_forked[template.template_id]
             await self._release(holder)
+
+    @contextlib.asynccontextmanager
+    async def _arriving(self, newcomer: Template) -> AsyncIterator[None]:
+        """It counts, and idle templates go until the pool holds it too; or `LimitExceeded`."""
+        self._newcomers[newcomer.template_id] = newcomer
+        try:
+            await self._make_room(newcomer)
+            yield
+        finally:
+            del self._newcomers[newcomer.template_id]
+
+    async def _make_room(self, newcomer: Template) -> None:
+        limit = self._service.config.pool_size_bytes
+        eviction = decide_eviction(self._pool_entries(), limit)
+        if not eviction.fits:
+            raise LimitExceeded(
+                "the page pool has no room for it",
+                operation=OPERATION,
+                object=newcomer.record.sandbox_id,
+                cause=f"pool_size_bytes is {limit}; it would be {eviction.pool_bytes}, and what is "
+                "in use stays",
+            )
+        for template in self.store.visible(0, {}):
+            if template.template_id in eviction.template_ids:
+                _LOG.info("evicted template %s: the page pool is full", template.template_id)
+                await self.remove(template)
+
+    def _pool_entries(self) -> list[PoolEntry]:
+        """Also of templates that have no name, or have lost it: their forks map their pages."""
+        used = dict(self._newcomers)
+        for sandbox in self._service.population:
+            if sandbox.template is not None:
+                used[sandbox.template.template_id] = sandbox.template
+        everything = {each.template_id: each for each in self.store.visible(0, {})} | used
+        return [
+            PoolEntry(
+                template_id,
+                each.files,
+                self._last_used_s.get(template_id, each.record.created_at),
+                template_id in used or template_id in self._being_forked,
+            )
+            for template_id, each in everything.items()
+        ]
 
     async def _release(self, holder: str) -> None:
         await asyncio.shield(self._service.in_thread(lambda: self._layers.release(holder)))

@@ -1,7 +1,10 @@
 """Which templates there are, and who may see them.
 
-A template holds its layers and its image. Whoever forks one holds the layers too, so that removing
-a template never takes anything away from a fork that is under way.
+A template holds its pages, its layers and its image. Whoever forks one holds the layers too, so
+that removing a template never takes anything away from a fork that is under way.
+
+What outlives the daemon comes in this order: layers, pages, record. So a record says that all of
+its template is there, and whatever has none is left of a template that was being made or removed.
 
 Touched on the event loop only, but for what is handed to `in_thread`.
 """
@@ -9,15 +12,18 @@ Touched on the event loop only, but for what is handed to `in_thread`.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
-from sandboxd.errors import LimitExceeded, NotFound
+from sandboxd.errors import InternalError, LimitExceeded, NotFound, VenusError
 from sandboxd.images import ImageStore
 from sandboxd.storage.layers import LayerStore
+from sandboxd.templates.pages import KeptPages
 from sandboxd.templates.records import TemplateRecords
 from sandboxd.templates.template import Template
 
+_LOG = logging.getLogger("sandboxd")
 T = TypeVar("T")
 InThread = Callable[[Callable[[], T]], Awaitable[T]]
 
@@ -28,12 +34,14 @@ class TemplateStore:
     def __init__(
         self,
         records: TemplateRecords,
+        pages: KeptPages,
         layers: LayerStore,
         images: ImageStore,
         in_thread: InThread[None],
         max_per_tenant: int,
     ) -> None:
         self._records = records
+        self._pages = pages
         self._layers = layers
         self._images = images
         self._in_thread = in_thread
@@ -58,12 +66,53 @@ class TemplateStore:
         """Enter a template whose layers are held under its id already."""
         record = template.record
         self._images.acquire(record.image)
+        work = asyncio.ensure_future(self._in_thread(lambda: self._write_down(template)))
         try:
-            await self._in_thread(lambda: self._records.write(record))
+            await asyncio.shield(work)
         except BaseException:
             self._images.release(record.image)
+            await asyncio.wait((work,))  # nothing interrupts the thread
+            if work.exception() is None:
+                await self._in_thread(lambda: self._forget(template.template_id))
             raise
         self._templates[record.template_id] = template
+
+    def _write_down(self, template: Template) -> None:
+        self._pages.hold(template.template_id, template.native)
+        try:
+            self._records.write(template.record)
+        except BaseException:
+            self._pages.release(template.template_id)
+            raise
+
+    def recover(self) -> list[Template]:
+        """Everything that an earlier daemon left whole, and nothing else of what it left: the rest
+        is removed. Blocking; their layers are held, their images not yet (`adopt`)."""
+        self._records.open()
+        self._pages.open()
+        found = []
+        for template_id, record in self._records.read_all().items():
+            try:
+                if record is None:
+                    raise InternalError("its record cannot be read", object=template_id)
+                self._layers.hold(template_id, record.layers)
+                found.append(Template(record, self._pages.load(template_id)))
+            except VenusError as error:
+                _LOG.warning("removed template %s: %s", template_id, error)
+                self._drop(template_id)
+        for template_id in self._pages.names() - {each.template_id for each in found}:
+            self._pages.release(template_id)
+        return found
+
+    async def adopt(self, template: Template) -> None:
+        """Enter what `recover` found, if its image is still there."""
+        try:
+            self._images.acquire(template.record.image)
+        except VenusError as error:
+            _LOG.warning("removed template %s: %s", template.template_id, error)
+            await self._in_thread(lambda: self._drop(template.template_id))
+        else:
+            self._templates[template.template_id] = template
 
     def visible(self, peer_uid: int, labels: Mapping[str, str]) -> list[Template]:
         """The peer's own templates, or all for root, that have all these labels."""
@@ -90,6 +139,10 @@ class TemplateStore:
                 return each
         return None
 
+    def get(self, template_id: str) -> Template | None:
+        """The template of that id."""
+        return self._templates.get(template_id)
+
     async def remove(self, template: Template) -> None:
         """From here on it cannot be found; what only it stood on is removed."""
         if self._templates.pop(template.template_id, None) is None:
@@ -98,6 +151,12 @@ class TemplateStore:
         await asyncio.shield(self._in_thread(lambda: self._drop(template.template_id)))
 
     def _drop(self, template_id: str) -> None:
-        # First forgotten: if the daemon dies in the middle, the next one removes the rest.
+        try:
+            self._forget(template_id)
+        finally:
+            self._layers.release(template_id)
+
+    def _forget(self, template_id: str) -> None:
+        # First the record: if the daemon dies in the middle, the next one removes the rest.
         self._records.forget(template_id)
-        self._layers.release(template_id)
+        self._pages.release(template_id)

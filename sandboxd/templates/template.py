@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from sandboxd import _native
 from sandboxd.bounds import CreateOptions
 from sandboxd.launch_request import Limits
+from sandboxd.templates.pool import FileKey
 from sandboxd.templates.recipe import RecipeCommand
+
+_BLOCK_BYTES = 512  # of st_blocks, whatever the file system's own
 
 
 @dataclass(frozen=True)
@@ -84,3 +90,10 @@ class Template:
     def template_id(self) -> str:
         """Its id."""
         return self.record.template_id
+
+    @cached_property
+    def files(self) -> Mapping[FileKey, int]:
+        """Its share of the pool: sealed files, some of which other templates refer to as well, and
+        the memory that each takes, in bytes. They never change."""
+        found = (os.fstat(descriptor) for descriptor in self.native.descriptors())
+        return {(each.st_dev, each.st_ino): each.st_blocks * _BLOCK_BYTES for each in found}

@@ -36,6 +36,17 @@ def ask(sandbox: RawSandbox, word: str) -> list[str]:
     return wait_for(sandbox, "/var/tmp/answer").split()
 
 
+def test_processes_that_are_just_ending(rootfs: Path, workspace: Path) -> None:
+    """Whenever the stop comes: one that has ended and is not gone yet is no traced one, and its
+    parent finds it as the zombie that it is."""
+    with isolated(rootfs, workspace / "a", []) as original:
+        original.start("sh", "-c", "while :; do (exit 3) & (exit 4) & wait; done")
+        for _ in range(40):
+            template = _native.capture(original.pid)
+        with isolated(rootfs, workspace / "b", []) as fork:
+            assert restore(fork, template).exit_code == 0
+
+
 def private_kib(sandbox: RawSandbox) -> int:
     """Anonymous memory of all restored processes: what only this sandbox holds."""
     script = "cat /proc/[0-9]*/smaps_rollup 2>/dev/null"

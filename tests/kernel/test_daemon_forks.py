@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from sandboxd.client import Daemon, Sandbox, Template
-from sandboxd.errors import LimitExceeded, NotFound, VenusError
+from sandboxd.errors import LimitExceeded, VenusError
 from tests.kernel.test_daemon_parity import footprint
 from tests.kernel.test_daemon_recovery import eventually, processes_of_sandboxes
 from tests.support.daemon import DaemonProcess
@@ -218,10 +218,10 @@ def test_live_forks_survive_a_restart(daemon: DaemonProcess) -> None:
             assert len(layers_of(daemon)) == 2
             daemon.kill()
             daemon.start()
-            # Their layer stays; that of the template is gone with it.
+            # Their layer stays, and so does the template with its own.
+            assert len(layers_of(daemon)) == 2
+            assert Template.get(kept.template_id, socket=daemon.socket).remove()
             assert len(layers_of(daemon)) == 1 and records_of(daemon) == []
-            with pytest.raises(NotFound):
-                Template.get(kept.template_id, socket=daemon.socket)
             for fork, info in zip(forks, infos, strict=True):
                 assert fork.get_info() == info
                 assert fork.files.read("/root/on-disk") == "as it was"
@@ -251,6 +251,7 @@ def test_killed_amid_forks(daemon: DaemonProcess, delay_s: float) -> None:
     sandbox.commands.run("head -c 20M /dev/urandom > /root/much")
     started = threading.Event()
     told: set[str] = set()
+    told_templates: set[str] = set()
 
     def churn() -> None:
         with contextlib.suppress(VenusError, ValueError):
@@ -258,7 +259,7 @@ def test_killed_amid_forks(daemon: DaemonProcess, delay_s: float) -> None:
             for _ in range(50):
                 started.set()
                 told.update(fork.sandbox_id for fork in other.fork(3))
-                other.snapshot()
+                told_templates.add(other.snapshot().template_id)
 
     thread = threading.Thread(target=churn)
     thread.start()
@@ -275,7 +276,15 @@ def test_killed_amid_forks(daemon: DaemonProcess, delay_s: float) -> None:
         eventually(lambda: number_of(sandbox) > first, "the original stands still")
     else:
         assert "a snapshot of it was cut" in daemon.log()
-    assert records_of(daemon) == []
+    templates = Template.list(socket=daemon.socket)
+    assert told_templates <= {each.id for each in templates}
+    assert {f"{each.id}.json" for each in templates} == set(records_of(daemon))
+    for info in templates:
+        template = Template.get(info.id, socket=daemon.socket)
+        [fork] = template.fork()
+        with fork:
+            assert number_of(fork) > 0
+        template.remove()
     for sandbox_id in listed:
         each = Sandbox.connect(sandbox_id, socket=daemon.socket)
         assert number_of(each) > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import errno
 import os
 import random
 import socket
@@ -64,13 +65,13 @@ class Peer:
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         self.socket.sendmsg([packet], rights)
 
-    def errno(self, packet: bytes, fds: list[int] | None = None) -> int:
+    def answer(self, packet: bytes, fds: list[int] | None = None) -> int:
         """What the keeper answers."""
         self.send(packet, fds)
         return decode_answer(self.socket.recv(4096)).errno
 
     def put(self, name: str, number: int) -> int:
-        return self.errno(encode_request(Kind.PUT, name, number))
+        return self.answer(encode_request(Kind.PUT, name, number))
 
 
 def footprint(keeper: PoolKeeper) -> tuple[KeeperState, int]:
@@ -139,9 +140,13 @@ def test_shared_files_are_held_once(keeper: PoolKeeper) -> None:
     assert footprint(keeper) == (empty, open_files)
 
 
-def test_entries_never_change(keeper: PoolKeeper) -> None:
-    with sealed_files(2) as files:
+def test_entries_never_change(keeper: PoolKeeper, directory: Path) -> None:
+    with sealed_files(2) as files, Peer(directory) as peer:
+        assert peer.put("x", 2) == 0
+        assert peer.answer(encode_request(Kind.PART), files) == 0
         keeper.hold("x", b"first", files)
+        assert peer.answer(encode_request(Kind.COMMIT)) == errno.EEXIST
+        assert peer.put("x", 2) == errno.EEXIST
         with pytest.raises(Conflict, match="hold template x"):
             keeper.hold("x", b"second", files)
     with keeper.take("x") as taken:
@@ -171,15 +176,15 @@ def test_nothing_of_an_unfinished_put_is_seen_or_stays(keeper: PoolKeeper, direc
     before = footprint(keeper)
     with sealed_files(BATCH) as files, Peer(directory) as peer:
         assert peer.put("x", BATCH + 1) == 0
-        assert peer.errno(encode_request(Kind.PART), files) == 0
+        assert peer.answer(encode_request(Kind.PART), files) == 0
         assert keeper.list() == ()
-        assert peer.errno(encode_request(Kind.COMMIT)) != 0
+        assert peer.answer(encode_request(Kind.COMMIT)) != 0
         assert footprint(keeper)[0] == before[0]
         assert peer.put("x", BATCH) == 0
-        assert peer.errno(encode_request(Kind.PART), files) == 0
+        assert peer.answer(encode_request(Kind.PART), files) == 0
         assert peer.put("y", 5) == 0  # another PUT forgets the one before
         assert keeper.state().files == 0
-        assert peer.errno(encode_request(Kind.PART), files[:4]) == 0
+        assert peer.answer(encode_request(Kind.PART), files[:4]) == 0
     # The end of that connection comes before any later request in the keeper's queue of events,
     # but not before one that is there already.
     while footprint(keeper) != before:
@@ -234,10 +239,10 @@ def test_hostile_packets_are_refused(name: str, keeper: PoolKeeper, directory: P
             for begun in (False, True):
                 if begun:
                     assert peer.put("begun", 3) == 0
-                    assert peer.errno(encode_request(Kind.PART), files[:1]) == 0
+                    assert peer.answer(encode_request(Kind.PART), files[:1]) == 0
                 if name in ("part without put", "commit without put") and begun:
                     continue
-                assert peer.errno(packet, files[:fd_count]) != 0
+                assert peer.answer(packet, files[:fd_count]) != 0
                 assert footprint(keeper)[0].entries == before[0].entries
         with keeper.take("kept") as taken:
             assert len(taken.descriptors) == 2
@@ -248,8 +253,8 @@ def test_too_many_descriptors_in_one_packet(keeper: PoolKeeper, directory: Path)
     before = footprint(keeper)
     with sealed_files(BATCH + 40) as files, Peer(directory) as peer:
         assert peer.put("x", len(files)) == 0
-        assert peer.errno(encode_request(Kind.PART), files) != 0
-        assert peer.errno(encode_request(Kind.COMMIT)) != 0
+        assert peer.answer(encode_request(Kind.PART), files) != 0
+        assert peer.answer(encode_request(Kind.COMMIT)) != 0
         # Its own connection is the only thing that it holds more.
         assert footprint(keeper) == (before[0], before[1] + 1)
 
@@ -276,7 +281,7 @@ def test_any_bytes_leave_it_as_it_was(keeper: PoolKeeper, directory: Path) -> No
                         packet = packet[: chance.randrange(1, len(packet))]
                     if struct.unpack_from("=I", packet.ljust(8), 4)[0] == Kind.END:
                         continue
-                    peer.errno(bytes(packet), files[: chance.choice((0, 0, 1, 2))])
+                    peer.answer(bytes(packet), files[: chance.choice((0, 0, 1, 2))])
         for held in keeper.list():
             if held.name != "kept":
                 keeper.release(held.name)
@@ -324,7 +329,7 @@ def test_others_than_root_are_not_heard(keeper: PoolKeeper, directory: Path) -> 
 def test_connections_are_bounded(keeper: PoolKeeper, directory: Path) -> None:
     with contextlib.ExitStack() as stack:
         peers = [stack.enter_context(Peer(directory)) for _ in range(7)]
-        assert [each.errno(encode_request(Kind.LIST)) for each in peers] == [0] * 7
+        assert [each.answer(encode_request(Kind.LIST)) for each in peers] == [0] * 7
         with Peer(directory) as refused:
             assert refused.socket.recv(4096) == b""
         assert keeper.list() == ()

@@ -15,6 +15,7 @@ import psutil
 
 from sandboxd.client import Daemon
 from sandboxd.errors import VenusError
+from tests.support.keeper import end_keeper
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
@@ -32,6 +33,8 @@ class DaemonProcess:
     The run directory is not under pytest's temporary directory: paths of Unix sockets are
     limited to 107 bytes.
     """
+
+    module = "sandboxd"
 
     def __init__(self, name: str, state_dir: Path, settings: dict[str, str] | None = None) -> None:
         self.name = name
@@ -68,7 +71,7 @@ class DaemonProcess:
         }
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "sandboxd"],
+                [sys.executable, "-m", self.module],
                 env={**inherited, **{f"VENUS_{k.upper()}": v for k, v in own.items()}},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -77,6 +80,15 @@ class DaemonProcess:
                 preexec_fn=_end_with_the_parent,
             )
         self._wait_until_healthy()
+
+    def has_ended(self) -> bool:
+        """Whether it dies by itself, within the time that it may take."""
+        assert self._process is not None, "the daemon was not started"
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def _wait_until_healthy(self) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -125,6 +137,7 @@ class DaemonProcess:
             self.stop()
             leftovers = self.leftovers()
         finally:
+            end_keeper(self.run_dir / "keeper")
             subprocess.run(["umount", "--lazy", "--quiet", self.state_dir / "storage"], check=False)
             shutil.rmtree(self.state_dir, ignore_errors=True)
             shutil.rmtree(self.run_dir, ignore_errors=True)

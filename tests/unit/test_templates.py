@@ -69,8 +69,12 @@ def test_records_tell_whole_files_from_cut_ones(tmp_path: Path) -> None:
     records.forget("tp-1")
     records.forget("tp-1")
     assert "tp-1" not in records.read_all()
-    records.clear()
+    (tmp_path / "templates/tp-4.tmp").write_bytes(encode_record(RECORD))
+    assert records.read_all() == {"tp-2": None, "tp-3": None, "tp-4": None}
+    for name in ("tp-2", "tp-3", "tp-4"):
+        records.forget(name)
     assert records.read_all() == {}
+    assert list((tmp_path / "templates").iterdir()) == []
 
 
 def test_a_fork_is_as_its_template_unless_told_otherwise() -> None:

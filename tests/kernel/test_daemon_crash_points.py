@@ -1,0 +1,140 @@
+"""kill -9 of the daemon before and after every step of a snapshot, a fork and a removal.
+
+The steps are not listed here: the daemon tells which it passes (tests/support/crashing_daemon.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from sandboxd.client import Daemon, Sandbox, Template
+from sandboxd.errors import VenusError
+from tests.kernel.test_daemon_forks import layers_of, number_of, records_of, start_counter
+from tests.kernel.test_daemon_recovery import eventually, processes_of_sandboxes
+from tests.kernel.test_daemon_template_recovery import held_by, ids_of
+from tests.support.daemon import DaemonProcess
+
+
+class CrashingDaemon(DaemonProcess):
+    """Dies at the step that it is told."""
+
+    module = "tests.support.crashing_daemon"
+
+    def crash_at(self, step: str) -> None:
+        (self.state_dir / "at").write_text(step)
+
+    def passed(self) -> list[str]:
+        """Steps since the last call, each once."""
+        path = self.state_dir / "passed"
+        steps = path.read_text().splitlines() if path.exists() else []
+        path.unlink(missing_ok=True)
+        return list(dict.fromkeys(steps))
+
+    def restart(self) -> None:
+        """After it died by itself."""
+        assert self.has_ended(), "it has not come to that step"
+        (self.state_dir / "at").unlink()
+        self.start()
+
+
+@pytest.fixture(scope="module")
+def crashing(
+    base_image_tar: os.PathLike[str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[CrashingDaemon]:
+    state_dir = tmp_path_factory.mktemp("venus")
+    daemon = CrashingDaemon(
+        f"venus-c{os.getpid()}",
+        state_dir,
+        {"storage_backend": "plain", "crash_dir": str(state_dir)},
+    )
+    daemon.start()
+    try:
+        with Daemon(daemon.socket) as client, open(base_image_tar, "rb") as tar:
+            client.import_image_tar("base", tar)
+        yield daemon
+    finally:
+        daemon.remove()
+
+
+def original_of(daemon: CrashingDaemon) -> Sandbox:
+    sandbox = Sandbox.create(socket=daemon.socket)
+    start_counter(sandbox)
+    return sandbox
+
+
+def snapshot(sandbox: Sandbox, template: Template) -> str:
+    return sandbox.snapshot().template_id
+
+
+def fork(sandbox: Sandbox, template: Template) -> str:
+    return sandbox.fork()[0].sandbox_id
+
+
+def fork_template(sandbox: Sandbox, template: Template) -> str:
+    return template.fork()[0].sandbox_id
+
+
+def remove(sandbox: Sandbox, template: Template) -> str:
+    template.remove()
+    return ""
+
+
+def check_and_clear(daemon: CrashingDaemon, original: str) -> bool:
+    """Everything that is there is whole, and once it is removed nothing is left. Whether the
+    original lives on."""
+    templates = ids_of(daemon)
+    assert (
+        templates == held_by(daemon) == {each.removesuffix(".json") for each in records_of(daemon)}
+    )
+    listed = {each.id for each in Sandbox.list(socket=daemon.socket)}
+    for sandbox_id in listed:
+        sandbox = Sandbox.connect(sandbox_id, socket=daemon.socket)
+        first = number_of(sandbox)
+        eventually(lambda s=sandbox, n=first: number_of(s) > n, "it stands still")  # type: ignore[misc]
+        if sandbox_id != original:
+            sandbox.kill()
+    for template_id in templates:
+        template = Template.get(template_id, socket=daemon.socket)
+        [made] = template.fork()
+        assert number_of(made) > 0
+        made.kill()
+        template.remove()
+    assert layers_of(daemon) == [] and held_by(daemon) == set()
+    left = [original] if original in listed else []
+    assert os.listdir(daemon.run_dir / "sandboxes") == left
+    assert os.listdir(daemon.state_dir / "storage" / "uppers") == left
+    return original in listed
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("act", [snapshot, fork, fork_template, remove])
+def test_killed_at_every_step(
+    crashing: CrashingDaemon, act: Callable[[Sandbox, Template], str]
+) -> None:
+    original = original_of(crashing)
+    template = original.snapshot()
+    crashing.passed()
+    act(original, template)
+    steps = crashing.passed()
+    assert len(steps) > 5, steps
+    assert check_and_clear(crashing, original.sandbox_id)
+    for step in steps:
+        template = original.snapshot()
+        crashing.crash_at(step)
+        told = ""
+        with contextlib.suppress(VenusError, ValueError):
+            told = act(original, template)
+        crashing.restart()
+        there = ids_of(crashing) | {each.id for each in Sandbox.list(socket=crashing.socket)}
+        assert not told or told in there, step
+        if act is not remove:
+            assert template.template_id in there, step
+        if not check_and_clear(crashing, original.sandbox_id):
+            assert "a snapshot of it was cut" in crashing.log(), step
+            original = original_of(crashing)
+    original.kill()
+    assert processes_of_sandboxes(crashing) == []
