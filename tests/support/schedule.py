@@ -1,5 +1,5 @@
-"""A cluster in miniature, for the properties of policies: turns are one round each, memory is counted,
-nothing takes time."""
+"""A cluster in miniature, for the properties of policies: turns are one round each, memory is
+counted, nothing takes time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Every policy, over a cluster in miniature: conservation, no starvation, the bound, no livelock."""
+"""Every policy, over a cluster in miniature: conservation, no starvation, the bound, no
+livelock."""
 
 from __future__ import annotations
 
@@ -151,18 +152,22 @@ def test_forced_groups_come_before_older_ones_and_are_critical():
     assert decision.critical.tolist() == [False, True]
 
 
-def test_siblings_go_where_their_prompt_is():
-    snapshot = make_snapshot(
-        group=[0, 0],
-        context=[1000, 1000],
-        worker=[1, -1],
-        admitted=[True, False],
-        kv=[1000, 0],
-        capacity=[90_000, 90_000],
-    )
-    assert Priority()(snapshot).worker.tolist() == [1, 1]
-    apart = Priority(packing=Packing(siblings_together=False))
-    assert apart(snapshot).worker.tolist() == [1, 0]
+def test_siblings_go_where_their_prompt_is_while_memory_is_scarce():
+    def decide(others, **settings):
+        return Priority(packing=Packing(**settings))(
+            make_snapshot(
+                group=[0, 0] + [1] * others,
+                context=[10_000, 10_000] + [60_000] * others,
+                worker=[1, -1] + [-1] * others,
+                admitted=[True, False] + [False] * others,
+                kv=[10_000, 0] + [0] * others,
+                capacity=[90_000, 90_000],
+            )
+        ).worker.tolist()[:2]
+
+    assert decide(others=4) == [1, 1]
+    assert decide(others=4, siblings_together=False) == [1, 0]
+    assert decide(others=0) == [1, 0]
 
 
 def test_an_idle_worker_is_given_something_once_nobody_waits():

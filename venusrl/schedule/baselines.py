@@ -1,16 +1,17 @@
 """The policies that ours is compared with, each as its source describes it.
 
-All keep a trajectory on the worker that it began on (least loaded then), and leave the engine's cache
-to its own least-recently-used order. `cap` is how many trajectories may be under way at once over all
-workers; None: all that are dispatched.
+All keep a trajectory on the worker that it began on (least loaded then), and leave the engine's
+cache to its own least-recently-used order. `cap` is how many trajectories may be under way at
+once over all workers; None: all that are dispatched.
 
 - synchronous and asynchronous FCFS: stock vLLM, requests in order of arrival.
 - `OldestFirst`: ROLL's queue: prompts in order of dispatch, by vLLM's priority scheduling.
 - `LongestFirst`: Heddle's progressive priority: the longest predicted trajectory first.
 - `ShortestFirst`: its opposite, shortest remaining first.
-- `ProgramPause`: ThunderAgent: every few seconds, where the contexts of a worker's programs exceed its
-  memory, programs are paused, acting ones first, then small ones; where there is room again, paused
-  ones resume, those under way first and large ones first, on whichever worker has most room.
+- `ProgramPause`: ThunderAgent: every few seconds, where the contexts of a worker's programs
+  exceed its memory, programs are paused, acting ones first, then small ones; where there is room
+  again, paused ones resume, those under way first and large ones first, on whichever worker has
+  most room.
 
 RollPacker's tail batching is about what is dispatched and trained, not about what runs:
 `venusrl.simulate.tail_batching`.

@@ -1,8 +1,8 @@
 """Moving what is under way between workers, where one is loaded and another has nothing to take.
 
 A move throws cached blocks away, so it needs a reason that outlives it: nobody waits for room (else
-the idle worker would take them), the difference in load is more than twice what moves, and it is a
-large share of a worker's memory. A trajectory moves at most once per turn, and only between turns.
+the idle worker would take them), and the difference in load is more than twice what moves and a
+large share of the load. A trajectory moves at most once per turn, and only between turns.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ def balance(
     hysteresis: float = 0.25,
     moves: int = 4,
 ) -> Ints:
-    """The workers after at most `moves` moves. `hysteresis`: share of a worker's memory by which
-    loads must differ beyond what moves."""
+    """The workers after at most `moves` moves. `hysteresis`: share of the larger load by
+    which loads must differ beyond what moves."""
     rows, workers = snapshot.trajectories, snapshot.workers
     worker = worker.copy()
     load = np.bincount(worker[admitted], need_tokens[admitted], len(workers))
     between = admitted & (rows.phase != Phase.RUNNING) & (rows.moved_turn != rows.turns)
     for _ in range(moves):
         source, target = int(np.argmax(load)), int(np.argmin(load))
-        margin = hysteresis * workers.kv_capacity[source]
+        margin = hysteresis * load[source]
         gap = load[source] - load[target]
         movable = np.flatnonzero(between & (worker == source) & (2 * need_tokens + margin <= gap))
         if not len(movable):

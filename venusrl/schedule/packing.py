@@ -1,12 +1,12 @@
 """Which trajectories run, and where: as many as fit the memory of the workers, most urgent first.
 
 Context, not a count of requests, is what is scarce: a fixed cap on concurrent trajectories wastes
-memory while contexts are short and thrashes when they are long. So admission follows use. Whoever is
-admitted stays until it is complete, unless memory runs out; then the last in rank gives way
-(demotion). Somebody new comes only below a lower mark than the one at which somebody has to go, and
-contexts are counted with what they are about to grow: otherwise one would be readmitted at once and
-demoted again, and each round trip recomputes a context. A worker always runs somebody, whatever its
-size: one context that barely fits makes progress.
+memory while contexts are short and thrashes when they are long. So admission follows use. Whoever
+is admitted stays until it is complete, unless memory runs out; then the last in rank gives way
+(demotion). Somebody new comes only below a lower mark than the one at which somebody has to go,
+and contexts are counted with what they are about to grow: otherwise one would be readmitted at
+once and demoted again, and each round trip recomputes a context. A worker always runs somebody,
+whatever its size: one context that barely fits makes progress.
 """
 
 from __future__ import annotations
@@ -25,15 +25,28 @@ class Packing:
     admit_mark: float = 0.85
     demote_mark: float = 1.0
     siblings_together: bool = True  # prefer a worker that holds the prompt already
-    starts: int = 256  # at most so many are admitted by one decision; the next goes on
+
+
+# So many of those that wait are looked at by one decision, the first by rank among those that could
+# fit somewhere; the next decision goes on.
+WINDOW = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
     admitted: Bools
     worker: Ints
-    outside: Ints  # rows that wait for room, by rank
-    free_tokens: Floats  # per worker, below the lower mark
+    waiting: int  # live trajectories that are not admitted
+
+
+@dataclass(slots=True)
+class Room:
+    """What the workers have left, while a decision fills them."""
+
+    free: Floats  # tokens, below the lower mark
+    slots: Ints
+    empty: Bools
+    holds_prompt: Bools  # [worker, group]
 
 
 def pays_for_prompt(group: Ints, worker: Ints, groups: int, workers: int) -> Bools:
@@ -57,82 +70,112 @@ def pack(
     snapshot: Snapshot, rank: Ints, need_tokens: Floats, capacity: Floats, settings: Packing
 ) -> Packed:
     """`need_tokens`: of each trajectory, without its prompt; `capacity`: tokens per worker."""
-    rows, groups, count = snapshot.trajectories, snapshot.groups, len(snapshot.workers)
+    rows = snapshot.trajectories
     live = rows.phase != Phase.DONE
+    by_rank = np.empty(len(rank), np.int64)
+    by_rank[rank] = np.arange(len(rank))
     admitted = np.zeros(len(rows), bool)
     worker = rows.worker.copy()
-    used = np.zeros(count)
-    taken = np.zeros(count, np.int64)
+    inside = live & rows.admitted & (worker != NOWHERE)
+    room = keep(snapshot, by_rank[inside[by_rank]], need_tokens, capacity, settings, admitted)
+    outside = live & ~rows.admitted
+    fill(snapshot, by_rank[outside[by_rank]], need_tokens, room, settings, admitted, worker)
+    return Packed(admitted, worker, int(live.sum() - admitted.sum()))
+
+
+def keep(
+    snapshot: Snapshot,
+    inside: Ints,
+    need_tokens: Floats,
+    capacity: Floats,
+    settings: Packing,
+    admitted: Bools,
+) -> Room:
+    """Those under way stay, by rank, while they fit. Changes `admitted`; returns what is left."""
+    rows, groups, count = snapshot.trajectories, snapshot.groups, len(snapshot.workers)
+    inside = inside[np.argsort(rows.worker[inside], kind="stable")]
+    at, group = rows.worker[inside], rows.group[inside]
+    pays = pays_for_prompt(group, at, len(groups), count)
+    need = need_tokens[inside] + groups.prompt_tokens[group] * pays
+    alone = np.diff(at, prepend=-1) != 0
+    stays = alone | (running_totals(need, at) <= settings.demote_mark * capacity[at])
+    at, group, need = at[stays], group[stays], need[stays]
+    admitted[inside[stays]] = True
+    taken = np.bincount(at, minlength=count)
     holds_prompt = np.zeros((count, len(groups)), bool)
+    holds_prompt[at, group] = True
+    return Room(
+        free=settings.admit_mark * capacity - np.bincount(at, need, count),
+        slots=snapshot.workers.slots - taken,
+        empty=taken == 0,
+        holds_prompt=holds_prompt,
+    )
 
-    inside = np.flatnonzero(live & rows.admitted & (worker != NOWHERE))
-    if len(inside):
-        inside = inside[np.argsort(worker[inside] * len(rows) + rank[inside])]
-        at, group = worker[inside], rows.group[inside]
-        pays = pays_for_prompt(group, at, len(groups), count)
-        need = need_tokens[inside] + groups.prompt_tokens[group] * pays
-        alone = np.diff(at, prepend=-1) != 0
-        stays = alone | (running_totals(need, at) <= settings.demote_mark * capacity[at])
-        at, group, need = at[stays], group[stays], need[stays]
-        admitted[inside[stays]] = True
-        used = np.bincount(at, need, count)
-        taken = np.bincount(at, minlength=count)
-        holds_prompt[at, group] = True
 
-    free = settings.admit_mark * capacity - used
-    slots = snapshot.workers.slots - taken
-    outside = np.flatnonzero(live & ~rows.admitted)
-    outside = outside[np.argsort(rank[outside])]
+def fill(
+    snapshot: Snapshot,
+    outside: Ints,
+    need_tokens: Floats,
+    room: Room,
+    settings: Packing,
+    admitted: Bools,
+    worker: Ints,
+) -> None:
+    """Those outside come in, by rank, where they fit. Changes `room`, `admitted` and `worker`."""
+    rows, groups = snapshot.trajectories, snapshot.groups
+    # Sharing prompts saves memory and unbalances workers: it pays only while memory is scarce.
+    together = settings.siblings_together and need_tokens[outside].sum() > room.free.sum()
+    if not room.empty.any():
+        outside = outside[need_tokens[outside] <= room.free.max()]
+    outside = outside[:WINDOW]
     need, group = need_tokens[outside], rows.group[outside]
     prompt = groups.prompt_tokens[group]
-    held = holds_prompt[:, group].any(axis=0)
+    held = room.holds_prompt[:, group].any(axis=0)
     # One that still finishes its turn, or has moved in this turn already, stays where it is.
-    pinned = (rows.phase == Phase.RUNNING) | (rows.moved_turn == rows.turns)
+    pinned = (rows.phase[outside] == Phase.RUNNING) | (
+        rows.moved_turn[outside] == rows.turns[outside]
+    )
     waits = np.ones(len(outside), bool)
-    for _ in range(settings.starts):
-        empty = taken == 0
-        open_room = np.where(slots > 0, free, -np.inf)
-        if empty.any():
-            promising = waits
-        else:
+    while waits.any():
+        open_room = np.where(room.slots > 0, room.free, -np.inf)
+        promising = waits
+        if not room.empty.any():
             # A sibling may fit beside the prompt where a stranger does not.
-            promising = waits & (need + np.where(held, 0, prompt) <= open_room.max(initial=-np.inf))
-        index = int(promising.argmax()) if len(promising) else 0
-        if not len(promising) or not promising[index]:
-            break
+            promising = waits & (need + np.where(held, 0, prompt) <= open_room.max())
+        index = int(promising.argmax())
+        if not promising[index]:
+            return
         waits[index] = False
-        row, mine = outside[index], group[index]
-        wanted = need[index] + prompt[index] * ~holds_prompt[:, mine]
-        fits = (wanted <= open_room) | (empty & (slots > 0))
-        target = choose(rows.worker[row], pinned[row], rows.kv_tokens[row], fits, free,
-                        holds_prompt[:, mine], settings)  # fmt: skip
+        row, holds = outside[index], room.holds_prompt[:, group[index]]
+        wanted = need[index] + prompt[index] * ~holds
+        fits = (wanted <= open_room) | (room.empty & (room.slots > 0))
+        target = choose(
+            rows.worker[row],
+            bool(pinned[index]),
+            bool(rows.kv_tokens[row] > 0),
+            fits,
+            room.free,
+            holds & together,
+        )
         if target == NOWHERE:
             continue
         admitted[row] = True
         worker[row] = target
-        free[target] -= wanted[target]
-        slots[target] -= 1
-        taken[target] += 1
-        holds_prompt[target, mine] = True
-        held |= group == mine
-    return Packed(admitted, worker, outside[~admitted[outside]], free)
+        room.free[target] -= wanted[target]
+        room.slots[target] -= 1
+        room.empty[target] = False
+        holds[target] = True
+        held |= group == group[index]
 
 
 def choose(
-    current: int,
-    pinned: bool,
-    cached_tokens: int,
-    fits: Bools,
-    free: Floats,
-    holds_prompt: Bools,
-    settings: Packing,
+    current: int, pinned: bool, cached: bool, fits: Bools, free: Floats, beside: Bools
 ) -> int:
-    """The worker for one that is to start: where its blocks are, else where its siblings' prompt is,
-    else where most room is; NOWHERE if none fits."""
-    if current != NOWHERE and (pinned or (cached_tokens > 0 and fits[current])):
+    """The worker for one that is to start: where its blocks are, else, of those `beside` its
+    siblings or of all, where most room is; NOWHERE if none fits."""
+    if current != NOWHERE and (pinned or (cached and fits[current])):
         return int(current) if fits[current] else NOWHERE
     if not fits.any():
         return NOWHERE
-    beside = fits & holds_prompt
-    where = beside if settings.siblings_together and beside.any() else fits
+    where = fits & beside if (fits & beside).any() else fits
     return int(np.argmax(np.where(where, free, -np.inf)))

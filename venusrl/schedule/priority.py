@@ -1,13 +1,13 @@
 """The policy of this project: groups in the order in which they unblock steps, residency by memory.
 
-One decision for all places. The groups that the next steps need come first: those that the staleness
-bound forces, then the oldest. Memory decides how many run; whoever runs keeps its blocks until it is
-complete, and whoever does not holds none that anybody needs. Priority alone is worth little: most of
-the gain is that contexts are not computed twice and that engines are full.
+One decision for all places. The groups that the next steps need come first: those that the
+staleness bound forces, then the oldest. Memory decides how many run; whoever runs keeps its
+blocks until it is complete, and whoever does not holds none that anybody needs. Priority alone is
+worth little: most of the gain is that contexts are not computed twice and that engines are full.
 
 With a host tier a context that loses its place on the GPU comes back at the price of a copy instead
-of a computation. Then memory that tools keep idle is worth filling: admission counts on the share of
-contexts whose tools work, as far as host memory holds them.
+of a computation. Then memory that tools keep idle is worth filling: admission counts on the share
+of contexts whose tools work, as far as host memory holds them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CHEAP_RELOAD = 0.2
 class Priority:
     packing: Packing = field(default_factory=Packing)
     growth_tokens: float = 500.0  # counted on top of each context: half of what a turn adds
-    order: str = "oldest"  # or "longest": of the predicted remaining work of groups
+    order: str = "oldest"  # or "longest": by the predicted remaining work of groups
     migrate: bool = True
     host_share: float = 0.9  # of the host tier that may be promised
     overbook: float = 1.1  # with a host tier: beyond what tools leave free, so that somebody waits
@@ -50,7 +50,7 @@ class Priority:
         need = rows.context_tokens - groups.prompt_tokens[rows.group] + self.growth_tokens
         packed = pack(snapshot, rank, need, self.capacity(snapshot, live), self.packing)
         worker = packed.worker
-        if self.migrate and not len(packed.outside):
+        if self.migrate and not packed.waiting:
             worker = balance(snapshot, packed.admitted, worker, need)
         level = np.where(packed.admitted, int(Level.HIGH), int(Level.LOW))
         level[~live] = int(Level.UNUSED)
@@ -90,8 +90,8 @@ class Priority:
 
 
 def ranks(snapshot: Snapshot, urgency: Ints, live: Bools) -> Ints:
-    """Trajectories by urgency of their groups; within one, the longest context first: it is the most
-    dear to compute again. Complete ones come last."""
+    """Trajectories by urgency of their groups; within one, the longest context first: it is the
+    most dear to compute again. Complete ones come last."""
     rows = snapshot.trajectories
     key = (urgency[rows.group] << 32) - rows.context_tokens
     key[~live] = np.iinfo(np.int64).max

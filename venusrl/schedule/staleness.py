@@ -1,9 +1,10 @@
 """Which groups the next step trains, so that none is ever older than the bound.
 
 A group of version u may be in step v (which trains version v into v + 1) if v - u ≤ the bound. At
-most `batch` groups fit a step, so a group can be forced before its own last step: groups of the same
-deadline queue behind each other. By default the trainer waits for a forced group that is incomplete;
-where dropping is allowed, one that is at the bound itself goes, and whoever calls counts it.
+most `batch` groups fit a step, so a group can be forced before its own last step: groups of the
+same deadline queue behind each other. By default the trainer waits for a forced group that is
+incomplete; where dropping is allowed, one that is at the bound itself goes, and whoever calls
+counts it.
 """
 
 from __future__ import annotations
