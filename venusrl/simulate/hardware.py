@@ -8,7 +8,8 @@ Nothing here is fitted to a policy. Sources:
 - Attainable shares: decoding reaches 60-75 % of the memory's peak (vLLM and FlashInfer publish such
   figures for H100), a prefill in large chunks 50-60 % of the tensor cores' peak, pinned copies over
   PCIe 5.0 x16 about 45 of 64 GB/s.
-- Two milliseconds per step for launches, scheduling, sampling and the all-reduces of tensor parallel 2.
+- Two milliseconds per step for launches, scheduling, sampling and the all-reduces of tensor
+  parallel 2.
 
 With these, recomputing a context of 25,000 tokens of the 32B costs 75 µs per token and reloading it
 from host memory 2.9 µs per token.
@@ -93,12 +94,12 @@ def engine_model(shape: ModelShape, host_factor: float = 0.0) -> EngineModel:
     )
 
 
-SENSITIVE = ("overhead_s", "weights_s", "read_s", "compute_s", "attend_s", "reload_s", "kv_capacity")
+SENSITIVE = (
+    "overhead_s", "weights_s", "read_s", "compute_s", "attend_s", "reload_s", "kv_capacity",
+)  # fmt: skip
 
 
 def scaled(model: EngineModel, constant: str, factor: float) -> EngineModel:
     """The same engine with one constant scaled."""
     value = getattr(model, constant)
     return model._replace(**{constant: type(value)(value * factor)})
-
-
