@@ -30,3 +30,38 @@ def report(directory: Path) -> None:
     from venusrl.report.build import build_report
 
     click.echo(build_report(directory))
+
+
+@main.group()
+def predictor() -> None:
+    """The predictor of trajectory lengths."""
+
+
+@predictor.command()
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--resamples", default=400, show_default=True, help="Of the bootstrap, over tasks.")
+def evaluate(file: Path, resamples: int) -> None:
+    """Print how well lengths in FILE, a CSV of messages, are predicted from what came before.
+
+    Spearman's rank correlation with the tokens still to come, its 95 % interval, and the share of
+    the longest tenth that is in the predicted tenth; beside them the correlation of the median of
+    the finished siblings, and of progress alone.
+    """
+    from venusrl.predictor.evaluate import evaluate as run
+    from venusrl.predictor.lengths import LengthsError, read_lengths
+
+    try:
+        tasks = read_lengths(file)
+    except LengthsError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(
+        f"{'known':12}{'turn':>5}{'cases':>7}{'spearman':>10}{'95 % interval':>18}"
+        f"{'recall':>8}{'median':>8}{'progress':>10}"
+    )
+    for score in run(tasks, resamples):
+        median = "-" if score.sibling_median is None else f"{score.sibling_median:.3f}"
+        click.echo(
+            f"{score.condition:12}{score.turn:5}{score.cases:7}{score.spearman:10.3f}"
+            f"{f'[{score.low:.3f}, {score.high:.3f}]':>18}{score.recall:8.2f}{median:>8}"
+            f"{score.progress:10.3f}"
+        )

@@ -26,7 +26,7 @@ IO_MODULES = frozenset(
     }
 )  # fmt: skip
 PURE = {
-    "venusrl/schedule": IO_MODULES | {"torch", "numpy"},
+    "venusrl/schedule": IO_MODULES | {"torch", "random"},
     "venusrl/train/grpo.py": IO_MODULES,
     "sandboxd/lifecycle.py": IO_MODULES - {"sandboxd", "time"},
     "sandboxd/isolation/plan.py": IO_MODULES - {"sandboxd", "os", "pathlib"},

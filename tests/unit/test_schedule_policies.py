@@ -1,0 +1,237 @@
+"""Every policy, over a cluster in miniature: conservation, no starvation, the bound, no
+livelock."""
+
+from __future__ import annotations
+
+import pytest
+
+np = pytest.importorskip("numpy", reason="needs numpy")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from tests.support.schedule import Rounds, check, make_snapshot  # noqa: E402
+from venusrl.schedule.baselines import (  # noqa: E402
+    Fcfs,
+    LongestFirst,
+    OldestFirst,
+    ProgramPause,
+    ShortestFirst,
+)
+from venusrl.schedule.packing import Packing  # noqa: E402
+from venusrl.schedule.priority import Priority  # noqa: E402
+from venusrl.schedule.snapshot import Level, Phase  # noqa: E402
+
+POLICIES = {
+    "priority": Priority(),
+    "longest group first": Priority(order="longest"),
+    "fcfs": Fcfs(),
+    "fcfs, capped": Fcfs(cap=3),
+    "oldest first": OldestFirst(cap=3),
+    "longest first": LongestFirst(cap=3),
+    "shortest first": ShortestFirst(cap=3),
+    "pause": ProgramPause(),
+}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@settings(deadline=None, max_examples=15)
+@given(
+    seed=st.integers(0, 2**31),
+    workers=st.integers(1, 3),
+    batch=st.integers(1, 3),
+    extra=st.integers(0, 3),
+    longest=st.integers(1, 12),
+    spare=st.integers(0, 20_000),
+)
+def test_everything_is_trained_once_and_in_time(name, seed, workers, batch, extra, longest, spare):
+    lengths = np.random.default_rng(seed).integers(1, longest + 1, (3 * batch, 3))
+    # Barely one maximal context, prompt included, and what a turn adds; sometimes more.
+    capacity = np.full(workers, 1000 + 1000 * longest + spare)
+    rounds = Rounds(
+        POLICIES[name],
+        lengths,
+        batch=batch,
+        in_flight=min(batch + extra, 3 * batch),
+        max_staleness=2,
+        capacity=capacity,
+    )
+    rounds.run(limit=40 * int(lengths.sum()) + 40)
+    assert sorted(group for _, group, _ in rounds.trained) == list(range(len(lengths)))
+    assert all(step - version <= 2 for step, _, version in rounds.trained)
+    if isinstance(POLICIES[name], Priority):
+        for turns in rounds.moves.values():
+            assert len(turns) == len(set(turns)), "moved twice within a turn"
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.data())
+def test_a_decision_on_any_snapshot_is_sound(data):
+    n = data.draw(st.integers(1, 40))
+    workers = data.draw(st.integers(1, 4))
+    random = np.random.default_rng(data.draw(st.integers(0, 2**31)))
+    phase = random.integers(0, 4, n)
+    # What runs has a place.
+    worker = np.where(phase == Phase.RUNNING, random.integers(0, workers, n),
+                      random.integers(-1, workers, n))  # fmt: skip
+    admitted = (worker >= 0) & (random.random(n) < 0.7) & (phase != Phase.DONE)
+    turns = random.integers(0, 9, n)
+    snapshot = make_snapshot(
+        group=np.sort(random.integers(0, 8, n)),
+        context=random.integers(1000, 60_000, n),
+        phase=phase,
+        worker=worker,
+        admitted=admitted,
+        turns=turns,
+        moved_turn=np.where(random.random(n) < 0.3, turns, -1),
+        remaining=random.random(n) * 50_000,
+        kv=random.integers(0, 2, n) * 1000,
+        capacity=random.integers(50_000, 200_000, workers),
+        host=data.draw(st.sampled_from([0, 300_000])),
+        batch=2,
+    )
+    for policy in POLICIES.values():
+        decision = policy(snapshot)
+        check(snapshot, decision)
+        if isinstance(policy, Priority):
+            moved = decision.migrations(snapshot)
+            assert np.all(snapshot.trajectories.moved_turn[moved] != turns[moved])
+
+
+def test_memory_decides_how_many_run():
+    snapshot = make_snapshot(group=[0, 0, 1, 1], context=[31_000] * 4, capacity=[100_000])
+    # 31,000 + 500 for the first with its prompt, 30,500 for each other: two are below 85 %.
+    decision = Priority()(snapshot)
+    assert decision.admitted.tolist() == [True, True, False, False]
+
+
+def test_a_prompt_is_counted_once_per_worker():
+    alone = make_snapshot(group=[0, 1, 2], context=[30_000] * 3, prompt=29_000, capacity=[80_000])
+    together = make_snapshot(group=[0] * 3, context=[30_000] * 3, prompt=29_000, capacity=[80_000])
+    assert Priority()(alone).admitted.sum() == 2
+    assert Priority()(together).admitted.sum() == 3
+
+
+def test_the_last_in_rank_gives_way_when_memory_is_full_and_only_then():
+    def decide(context):
+        return Priority()(
+            make_snapshot(
+                group=[0, 1, 2],
+                context=context,
+                worker=[0] * 3,
+                admitted=[True] * 3,
+                kv=context,
+                capacity=[100_000],
+            )
+        )
+
+    assert decide([40_000, 30_000, 20_000]).admitted.all()
+    full = decide([50_000, 30_000, 21_000])
+    assert full.admitted.tolist() == [True, True, False]
+    assert full.level.tolist() == [Level.HIGH, Level.HIGH, Level.LOW]
+
+
+def test_between_the_marks_nobody_comes_and_nobody_goes():
+    snapshot = make_snapshot(
+        group=[0, 1, 2],
+        context=[50_000, 40_000, 2_000],
+        worker=[0, 0, -1],
+        admitted=[True, True, False],
+        kv=[50_000, 40_000, 0],
+        capacity=[100_000],
+    )
+    assert Priority()(snapshot).admitted.tolist() == [True, True, False]
+
+
+def test_forced_groups_come_before_older_ones_and_are_critical():
+    snapshot = make_snapshot(
+        group=[0, 1], context=[60_000] * 2, version=[3, 0], now=4, capacity=[100_000]
+    )
+    decision = Priority()(snapshot)
+    assert decision.admitted.tolist() == [False, True]
+    assert decision.critical.tolist() == [False, True]
+
+
+def test_siblings_go_where_their_prompt_is_while_memory_is_scarce():
+    def decide(others, **settings):
+        return Priority(packing=Packing(**settings))(
+            make_snapshot(
+                group=[0, 0] + [1] * others,
+                context=[10_000, 10_000] + [60_000] * others,
+                worker=[1, -1] + [-1] * others,
+                admitted=[True, False] + [False] * others,
+                kv=[10_000, 0] + [0] * others,
+                capacity=[90_000, 90_000],
+            )
+        ).worker.tolist()[:2]
+
+    assert decide(others=4) == [1, 1]
+    assert decide(others=4, siblings_together=False) == [1, 0]
+    assert decide(others=0) == [1, 0]
+
+
+def test_an_idle_worker_is_given_something_once_nobody_waits():
+    moved = make_snapshot(
+        group=[0, 1, 2],
+        context=[20_000, 20_000, 9_000],
+        phase=[Phase.TOOL] * 3,
+        worker=[0, 0, 0],
+        admitted=[True] * 3,
+        turns=[1, 1, 1],
+        kv=[20_000, 20_000, 9_000],
+        capacity=[60_000, 60_000],
+    )
+    assert Priority()(moved).worker.tolist() == [0, 0, 1]
+    assert Priority(migrate=False)(moved).worker.tolist() == [0, 0, 0]
+
+
+def test_a_host_tier_lets_tools_leave_their_memory_to_others():
+    def admitted(host):
+        return Priority()(
+            make_snapshot(
+                group=[0, 1, 2, 3],
+                context=[40_000] * 4,
+                phase=[Phase.TOOL, Phase.TOOL, Phase.WAITING, Phase.WAITING],
+                worker=[0, 0, -1, -1],
+                admitted=[True, True, False, False],
+                kv=[40_000, 40_000, 0, 0],
+                capacity=[100_000],
+                host=host,
+            )
+        ).admitted.sum()
+
+    assert admitted(0) == 2
+    assert admitted(400_000) > 2
+    # Host memory is a limit too.
+    assert admitted(10_000) == 2
+
+
+def test_pause_takes_acting_programs_first_then_small_ones():
+    snapshot = make_snapshot(
+        group=[0, 1, 2, 3],
+        context=[40_000, 30_000, 20_000, 30_000],
+        phase=[Phase.TOOL, Phase.RUNNING, Phase.RUNNING, Phase.TOOL],
+        worker=[0] * 4,
+        admitted=[True] * 4,
+        capacity=[95_000],
+    )
+    assert ProgramPause()(snapshot).admitted.tolist() == [True, True, True, False]
+    tighter = make_snapshot(
+        group=[0, 1],
+        context=[40_000, 30_000],
+        phase=[Phase.RUNNING] * 2,
+        worker=[0] * 2,
+        admitted=[True] * 2,
+        capacity=[60_000],
+    )
+    assert ProgramPause()(tighter).admitted.tolist() == [True, False]
+
+
+def test_pause_resumes_those_under_way_before_new_ones():
+    snapshot = make_snapshot(
+        group=[0, 1],
+        context=[40_000, 40_000],
+        turns=[0, 3],
+        capacity=[60_000],
+    )
+    assert ProgramPause()(snapshot).admitted.tolist() == [False, True]

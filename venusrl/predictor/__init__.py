@@ -1,0 +1,1 @@
+"""How well the length predictor of `venusrl.schedule` does on lengths of real trajectories."""

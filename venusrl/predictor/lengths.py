@@ -1,0 +1,76 @@
+"""Reads lengths of trajectories from a CSV file.
+
+One row per message: `task_id, trial, turn, kind, tokens`, further columns are ignored. A turn is a
+message of kind `act`; what comes before the first is the prompt, what comes after it is what the
+turn added to the context.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from venusrl.schedule.snapshot import Ints
+
+COLUMNS = ("task_id", "trial", "turn", "kind", "tokens")
+MAX_TOKENS = 10**9  # of one message: what is more is no length
+
+
+class LengthsError(Exception):
+    """The file is not what it should be; says where."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """`grown[k]`: tokens that the first k + 1 turns added to the context."""
+
+    grown: Ints
+
+    @property
+    def turns(self) -> int:
+        return len(self.grown)
+
+    @property
+    def tokens(self) -> int:
+        return int(self.grown[-1])
+
+
+def read_lengths(path: Path) -> list[list[Trajectory]]:
+    """The trajectories of each task, in the order of the file."""
+    added: dict[str, dict[str, list[int]]] = {}
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+            if missing:
+                raise LengthsError(f"read {path}: no column {', '.join(missing)}")
+            for row in reader:
+                turns = added.setdefault(row["task_id"], {}).setdefault(row["trial"], [])
+                tokens = count(path, reader.line_num, row["tokens"])
+                if row["kind"] == "act":
+                    turns.append(tokens)
+                elif turns:
+                    turns[-1] += tokens
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise LengthsError(f"read {path}: {error}") from error
+    tasks = [
+        [Trajectory(np.cumsum(turns)) for turns in trials.values() if turns]
+        for trials in added.values()
+    ]
+    tasks = [task for task in tasks if task]
+    if len(tasks) < 2:
+        raise LengthsError(f"read {path}: {len(tasks)} tasks with trajectories; two are needed")
+    return tasks
+
+
+def count(path: Path, line: int, text: str | None) -> int:
+    try:
+        tokens = int(text or "")
+    except ValueError:
+        tokens = -1
+    if not 0 <= tokens <= MAX_TOKENS:
+        raise LengthsError(f"read {path}, line {line}: tokens is {text!r}, not a count")
+    return tokens

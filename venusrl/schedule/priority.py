@@ -1,0 +1,101 @@
+"""The policy of this project: groups in the order in which they unblock steps, residency by memory.
+
+One decision for all places. The groups that the next steps need come first: those that the
+staleness bound forces, then the oldest. Memory decides how many run; whoever runs keeps its
+blocks until it is complete, and whoever does not holds none that anybody needs. Priority alone is
+worth little: most of the gain is that contexts are not computed twice and that engines are full.
+
+With a host tier a context that loses its place on the GPU comes back at the price of a copy instead
+of a computation. Then memory that tools keep idle is worth filling: admission counts on the share
+of contexts whose tools work, as far as host memory holds them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from venusrl.schedule.migration import balance
+from venusrl.schedule.packing import Packing, pack
+from venusrl.schedule.snapshot import (
+    Bools,
+    Decision,
+    Floats,
+    Ints,
+    Level,
+    Phase,
+    Snapshot,
+)
+from venusrl.schedule.staleness import latest_steps
+
+# Contexts of idle tools are overbooked only where bringing one back is much cheaper than this.
+CHEAP_RELOAD = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Priority:
+    packing: Packing = field(default_factory=Packing)
+    growth_tokens: float = 500.0  # counted on top of each context: half of what a turn adds
+    order: str = "oldest"  # or "longest": by the predicted remaining work of groups
+    migrate: bool = True
+    host_share: float = 0.9  # of the host tier that may be promised
+    overbook: float = 1.1  # with a host tier: beyond what tools leave free, so that somebody waits
+
+    def __call__(self, snapshot: Snapshot) -> Decision:
+        rows, groups = snapshot.trajectories, snapshot.groups
+        live = rows.phase != Phase.DONE
+        urgency = self.urgency(snapshot, live)
+        rank = ranks(snapshot, urgency, live)
+        need = rows.context_tokens - groups.prompt_tokens[rows.group] + self.growth_tokens
+        packed = pack(snapshot, rank, need, self.capacity(snapshot, live), self.packing)
+        worker = packed.worker
+        if self.migrate and not packed.waiting:
+            worker = balance(snapshot, packed.admitted, worker, need)
+        level = np.where(packed.admitted, int(Level.HIGH), int(Level.LOW))
+        level[~live] = int(Level.UNUSED)
+        critical = live & (urgency < snapshot.batch_groups)[rows.group]
+        return Decision(critical, rank, packed.admitted, level, worker)
+
+    def urgency(self, snapshot: Snapshot, live: Bools) -> Ints:
+        """Per group: its place in the order in which groups should become complete."""
+        rows, groups = snapshot.trajectories, snapshot.groups
+        latest = latest_steps(
+            groups.version, groups.order, snapshot.batch_groups, snapshot.max_staleness
+        )
+        unforced = latest > snapshot.version
+        if self.order == "longest":
+            left = np.where(live, np.nan_to_num(rows.remaining_tokens), 0.0)
+            order = np.lexsort(
+                (groups.order, -np.bincount(rows.group, left, len(groups)), unforced)
+            )
+        else:
+            order = np.lexsort((groups.order, unforced))
+        place = np.empty(len(groups), np.int64)
+        place[order] = np.arange(len(groups))
+        return place
+
+    def capacity(self, snapshot: Snapshot, live: Bools) -> Floats:
+        """Tokens of context that may be under way on each worker."""
+        rows, workers, costs = snapshot.trajectories, snapshot.workers, snapshot.costs
+        gpu = workers.kv_capacity.astype(float)
+        if not workers.host_capacity.any() or costs.reload_s > CHEAP_RELOAD * costs.recompute_s:
+            return gpu
+        inside = live & rows.admitted
+        idle = rows.context_tokens[inside & (rows.phase == Phase.TOOL)].sum()
+        # Shrunk towards nothing idle while little is under way.
+        share = idle / (rows.context_tokens[inside].sum() + gpu.sum() / 4)
+        wanted = gpu * self.overbook / (1 - min(0.9, share)) / self.packing.admit_mark
+        return np.asarray(np.minimum(wanted, gpu + self.host_share * workers.host_capacity))
+
+
+def ranks(snapshot: Snapshot, urgency: Ints, live: Bools) -> Ints:
+    """Trajectories by urgency of their groups; within one, the longest context first: it is the
+    most dear to compute again. Complete ones come last."""
+    rows = snapshot.trajectories
+    key = (urgency[rows.group] << 32) - rows.context_tokens
+    key[~live] = np.iinfo(np.int64).max
+    order = np.argsort(key, kind="stable")
+    rank = np.empty(len(rows), np.int64)
+    rank[order] = np.arange(len(rows))
+    return rank

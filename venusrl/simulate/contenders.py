@@ -1,0 +1,155 @@
+"""Who is compared, and which settings each may choose from.
+
+A baseline is run at its own best settings: `Field` names what is swept, and `tune` (in `sweep`)
+climbs until the best lies inside. Values of a field are steps of a ladder, not a fixed list, so
+that a best at the end makes the ladder longer instead of ending the search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from venusrl.schedule.baselines import (
+    Fcfs,
+    LongestFirst,
+    OldestFirst,
+    ProgramPause,
+    ShortestFirst,
+)
+from venusrl.schedule.packing import Packing
+from venusrl.schedule.priority import Priority
+from venusrl.simulate.cluster import Cluster, Contender, Scenario
+from venusrl.simulate.engines import Rules
+from venusrl.simulate.foresight import Foresight, Oracle, Predicted
+from venusrl.simulate.tail_batching import TailBatching
+
+BY_RANK = Rules(by_rank=True)
+OURS = Rules(by_rank=True, by_level=True, displace=True)
+PAUSE_INTERVAL_S = 5.0  # ThunderAgent's default
+OUR_INTERVAL_S = 5.0
+# Those that rank by prediction refresh it this often, beside at every completion.
+RANK_INTERVAL_S = 30.0
+
+Settings = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Ladder:
+    """The values that a setting may take: by rung, from `first` on; `lowest` is a natural end."""
+
+    first: float
+    ratio: float = 1.0
+    step: float = 0.0
+    lowest: float = 0.0
+    highest: float = float("inf")
+
+    def neighbours(self, value: float) -> list[float]:
+        """One rung down and one up, where there is one."""
+        if self.step:
+            found = [value - self.step, value + self.step]
+        else:
+            found = [value / self.ratio, value * self.ratio]
+        return [round(v, 4) for v in found if self.lowest <= v <= self.highest]
+
+
+CAP = Ladder(first=48, ratio=1.25, lowest=4)
+ASYNC_FACTOR = Ladder(first=1.5, step=0.25, lowest=1.0, highest=4.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """One row of the table. `make` takes the settings; `async_factor` among them is the
+    scenario's."""
+
+    name: str
+    make: Callable[[Settings], Contender]
+    ladders: Mapping[str, Ladder] = field(default_factory=dict)
+    fixed_factor: float | None = None  # a policy that is synchronous by nature
+    cluster: type[Cluster] = Cluster
+    baseline: bool = True
+
+
+def cap_of(settings: Settings) -> int:
+    return round(settings["cap"])
+
+
+def ours(
+    name: str,
+    policy: Priority,
+    rules: Rules = OURS,
+    foresight: Callable[[], Foresight] | None = None,
+) -> Entrant:
+    contender = Contender(name, policy, rules, OUR_INTERVAL_S, foresight)
+    return Entrant(name, lambda _: contender, baseline=False)
+
+
+BASELINES = (
+    Entrant("sync_fcfs", lambda _: Contender("sync_fcfs", Fcfs()), fixed_factor=1.0),
+    Entrant(
+        "async_fcfs",
+        lambda _: Contender("async_fcfs", Fcfs()),
+        {"async_factor": ASYNC_FACTOR},
+    ),
+    Entrant(
+        "capped_fcfs",
+        lambda s: Contender("capped_fcfs", Fcfs(cap_of(s))),
+        {"cap": CAP, "async_factor": ASYNC_FACTOR},
+    ),
+    Entrant(
+        "oldest_first",
+        lambda s: Contender("oldest_first", OldestFirst(cap_of(s)), BY_RANK),
+        {"cap": CAP, "async_factor": ASYNC_FACTOR},
+    ),
+    Entrant(
+        "longest_first",
+        lambda s: Contender(
+            "longest_first", LongestFirst(cap_of(s)), BY_RANK, RANK_INTERVAL_S, Predicted
+        ),
+        {"cap": CAP, "async_factor": ASYNC_FACTOR},
+    ),
+    Entrant(
+        "shortest_first",
+        lambda s: Contender(
+            "shortest_first", ShortestFirst(cap_of(s)), BY_RANK, RANK_INTERVAL_S, Predicted
+        ),
+        {"cap": CAP, "async_factor": ASYNC_FACTOR},
+    ),
+    Entrant(
+        "tail_batching",
+        lambda s: Contender("tail_batching", Fcfs(cap_of(s))),
+        {"cap": CAP},
+        fixed_factor=1.0,
+        cluster=TailBatching,
+    ),
+    Entrant(
+        "program_pause",
+        lambda s: Contender(
+            "program_pause",
+            ProgramPause(memory_share=s["memory_share"]),
+            interval_s=PAUSE_INTERVAL_S,
+        ),
+        {
+            "memory_share": Ladder(first=1.0, step=0.1, lowest=0.1),
+            "async_factor": ASYNC_FACTOR,
+        },
+    ),
+)
+VENUS = ours("venus", Priority())
+ABLATION = (
+    ours("venus_predicting", Priority(order="longest"), foresight=Predicted),
+    ours("venus_oracle", Priority(order="longest"), foresight=Oracle),
+    ours("without_levels", Priority(), rules=BY_RANK),
+    ours("without_migration", Priority(migrate=False)),
+    ours("without_siblings_together", Priority(packing=Packing(siblings_together=False))),
+    ours("without_marks", Priority(packing=Packing(admit_mark=1.0), growth_tokens=0.0)),
+)
+
+
+def run(entrant: Entrant, scenario: Scenario, settings: Settings, seed: int, steps: int) -> Cluster:
+    """The cluster after so many steps."""
+    factor = entrant.fixed_factor or settings.get("async_factor", scenario.async_factor)
+    at = replace(scenario, async_factor=factor)
+    cluster = entrant.cluster(at, entrant.make(settings), seed)
+    cluster.run(steps)
+    return cluster
