@@ -180,7 +180,8 @@ def test_in_three_families_or_more_one_mistake_outweighs_the_right_form() -> Non
     outweighed = [
         name
         for name, mix in FLAW_MIX.items()
-        if mix.share * max(mix.weights.values()) / sum(mix.weights.values()) > 1.5 * (1 - mix.share)
+        if mix.share * max(mix.weights.values()) / sum(mix.weights.values())
+        > 1.25 * (1 - mix.share)
     ]
     assert 3 <= len(outweighed) <= 0.6 * len(FAMILIES)
 
