@@ -22,7 +22,7 @@ from sandboxd.errors import NotFound, SandboxGone
 @as_json
 @click.pass_obj
 def create(
-    socket: str, image: str | None, template: str | None, as_json: bool, **options: Any
+    socket: str, /, image: str | None, template: str | None, as_json: bool, **options: Any
 ) -> None:
     """Make a sandbox and print its id. It runs until rm, or for --ttl."""
     if image is not None and template is not None:

@@ -25,7 +25,7 @@ _LABEL_HELP = "Label, for template ls."
 @sandbox_options
 @as_json
 @click.pass_obj
-def fork(socket: str, origin: str, count: int, as_json: bool, **options: Any) -> None:
+def fork(socket: str, /, origin: str, count: int, as_json: bool, **options: Any) -> None:
     """Make sandboxes that go on from where another one is now, and print their ids.
 
     Processes, memory and files are the original's, each fork's own from here on. All of them are
@@ -89,7 +89,8 @@ def _content(entry: dict[str, Any], beside: Path) -> bytes:
     if "content" in entry:
         text: str = entry["content"]
         return text.encode()
-    return (beside / entry.pop("source")).read_bytes()
+    source: str = entry.pop("source")
+    return (beside / source).read_bytes()
 
 
 @template.command("ls")

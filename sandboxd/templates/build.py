@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from sandboxd import file_ops
 from sandboxd.creation import Creation
 from sandboxd.errors import BuildFailed, VenusError
+from sandboxd.exec_session import RunningExec
 from sandboxd.file_ops import FileTarget
 from sandboxd.images import ImageStore
 from sandboxd.inherited_execs import KEPT_OUTPUT_BYTES
@@ -121,7 +122,7 @@ class TemplateBuilder:
             await asyncio.sleep(READY_PAUSE_S)
 
 
-def _written(running: commands.RunningExec) -> str:
+def _written(running: RunningExec) -> str:
     rings = [pipe.ring for pipe in (running.stdout, running.stderr) if pipe is not None]
     text = b"".join(ring.content() for ring in rings if ring is not None)
     return f"it wrote: {text[-commands.KEPT_LOG_BYTES :].decode(errors='replace').strip()}"
