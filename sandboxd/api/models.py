@@ -279,6 +279,10 @@ class DaemonInfo(Body):
     api_version: int
     kernel: str
     sandboxes: int
+    templates: int
+    pool_bytes: int = Field(
+        description="memory of all templates, each page once; sandboxes hold none of it"
+    )
     counters: Counters
     limits: DaemonLimits
     storage_backend: str

@@ -30,6 +30,8 @@ async def info(context: Context, peer: CurrentPeer) -> models.DaemonInfo:
         api_version=sandboxd.API_VERSION,
         kernel=platform.release(),
         sandboxes=len(service.population.visible(peer.uid)),
+        templates=len(context.templates.store.visible(peer.uid, {})),
+        pool_bytes=context.templates.pool_bytes(),
         counters=models.Counters(**vars(service.counters)),
         limits=models.DaemonLimits(
             max_sandboxes=config.max_sandboxes,

@@ -125,6 +125,8 @@ def stats(socket: str, sandbox_ids: tuple[str, ...], as_json: bool) -> None:
         if not sandbox_ids:
             counters = daemon_info.counters.items()
             click.echo("\n" + "  ".join(f"{name} {value}" for name, value in counters))
+            pool = show_size(daemon_info.pool_bytes)
+            click.echo(f"{daemon_info.templates} templates; the page pool holds {pool}")
     if missing:
         raise click.ClickException(f"no such sandbox: {', '.join(missing)}")
 

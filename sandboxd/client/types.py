@@ -245,6 +245,8 @@ class DaemonInfo(_FromJson):
     api_version: int
     kernel: str
     sandboxes: int
+    templates: int = 0
+    pool_bytes: int = 0
     counters: dict[str, int] = field(default_factory=dict)
     limits: dict[str, Any] = field(default_factory=dict)
     storage_backend: str = ""

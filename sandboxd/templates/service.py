@@ -31,7 +31,7 @@ from sandboxd.templates.capture import (
     surviving_commands,
 )
 from sandboxd.templates.pages import KeptPages
-from sandboxd.templates.pool import PoolEntry, decide_eviction
+from sandboxd.templates.pool import PagePool, PoolEntry, decide_eviction
 from sandboxd.templates.recipe import RecipeCommand
 from sandboxd.templates.records import TemplateRecords
 from sandboxd.templates.store import TemplateStore
@@ -174,6 +174,10 @@ class TemplateService:
             if template.template_id in eviction.template_ids:
                 _LOG.info("evicted template %s: the page pool is full", template.template_id)
                 await self.remove(template)
+
+    def pool_bytes(self) -> int:
+        """Memory of all templates, also of those whose forks alone still map it."""
+        return PagePool(self._pool_entries()).total_bytes
 
     def _pool_entries(self) -> list[PoolEntry]:
         """Also of templates that have no name, or have lost it: their forks map their pages."""
