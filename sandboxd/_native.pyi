@@ -93,6 +93,9 @@ class Template:
         """A file for one fork, where a failed operation is recorded; the caller closes it."""
     def send(self, socket: int, shared_page: int, externals: Sequence[int] = ()) -> None:
         """Send plan and descriptors over the peer of the socket that is the stdin of the exec."""
+    def collapse(self) -> None:
+        """Make huge pages of its memory, which takes seconds per GiB; forks may run meanwhile. An
+        optimisation: that some stay small is no error."""
     def failure(self, shared_page: int) -> str:
         """Which operation of the fork failed, on what and why; empty when none did."""
 
@@ -107,6 +110,12 @@ def load_template(
     needs a header saved with ``digests``) that of the extents too.
     """
 
+class WriteTracking:
+    """What captures of one sandbox know of its pages, so that the next copies only what was written
+    since. Dropping it costs nothing but that. At most one at a time for a sandbox."""
+
+    def __init__(self) -> None: ...
+
 def capture(
     init_pid: int,
     externals: Sequence[int] = (),
@@ -114,6 +123,7 @@ def capture(
     parent: Template | None = None,
     leave_out: str = "",
     on_external: Literal["refuse", "reset"] = "refuse",
+    tracking: WriteTracking | None = None,
 ) -> Template:
     """Capture the process tree of a live sandbox, which goes on afterwards.
 
@@ -123,6 +133,9 @@ def capture(
     sandbox was forked from, whose pages are then referenced instead of copied. ``leave_out`` is for
     tests of tests: system calls of the plan whose object contains it are left out. ``on_external``:
     connections to outside the sandbox are refused, or come back reset.
+
+    ``tracking``: keep it from one capture of a sandbox to the next. Its pages stay write-protected
+    between them (the first write of each costs a fault of about a microsecond).
 
     Raises ``Refused`` for state that cannot be rebuilt and ``NativeError`` for failed system calls.
     """

@@ -28,6 +28,7 @@ Template load(const std::string &header, const std::vector<int> &descriptors, bo
 }  // namespace
 
 void register_snapshot(py::module_& module) {
+  py::class_<WriteTracking>(module, "WriteTracking").def(py::init<>());
   py::class_<Template>(module, "Template")
       .def_property_readonly("coordinator", &Template::coordinator)
       .def_property_readonly("counts", &Template::counts)
@@ -38,12 +39,14 @@ void register_snapshot(py::module_& module) {
       .def("create_shared_page", &Template::create_shared_page)
       .def("send", &Template::send, py::arg("socket"), py::arg("shared_page"),
            py::arg("externals") = py::tuple(), py::call_guard<py::gil_scoped_release>())
+      .def("collapse", &Template::collapse, py::call_guard<py::gil_scoped_release>())
       .def("failure", &Template::failure, py::arg("shared_page"));
   module.def("load_template", &load, py::arg("header"), py::arg("descriptors"),
              py::arg("verify_digests") = false);
   module.def("capture", &capture_template, py::arg("init_pid"), py::arg("externals") = py::tuple(),
              py::arg("while_stopped") = py::none(), py::arg("parent") = py::none(),
              py::arg("leave_out") = "", py::arg("on_external") = "refuse",
+             py::arg("tracking") = py::none(),
              py::call_guard<py::gil_scoped_release>());
 }
 

@@ -57,7 +57,8 @@ void refuse_shared_tables(const StoppedTree &tree)
 }  // namespace
 
 CaptureState capture_tree(pid_t init_host_pid, std::vector<FileIdentity> external, Lineage lineage,
-                          const std::function<void()> &while_stopped, bool reset_external)
+                          const std::function<void()> &while_stopped, bool reset_external,
+                          WriteTracking *tracking)
 {
     PoolGate gate(init_host_pid);
     StoppedTree tree(init_host_pid);
@@ -69,6 +70,8 @@ CaptureState capture_tree(pid_t init_host_pid, std::vector<FileIdentity> externa
     state.inherited = std::move(lineage.extents);
     state.inherited_plans = std::move(lineage.plans);
     refuse_shared_tables(tree);
+    if (tracking)
+        tracking->begin();
     for (StoppedProcess &process : tree.processes) {
         ProcessImage image{};
         image.pid = process.pid;
@@ -94,9 +97,17 @@ CaptureState capture_tree(pid_t init_host_pid, std::vector<FileIdentity> externa
     finish_descriptors(tree, state);
     capture_system_v(tree, state);
     // After the descriptors, so that a memfd which is open and mapped is one object.
-    for (size_t i = 0; i < tree.processes.size(); i++)
-        if (!tree.processes[i].zombie)
-            capture_memory(tree.processes[i], state, state.image.processes[i]);
+    for (size_t i = 0; i < tree.processes.size(); i++) {
+        StoppedProcess &process = tree.processes[i];
+        if (process.zombie)
+            continue;
+        KnownProcess known;
+        if (tracking)
+            known = tracking->take(process);
+        capture_memory(process, state, state.image.processes[i], tracking ? &known : nullptr);
+        if (tracking)
+            tracking->remember(process.host_pid, std::move(known));
+    }
     capture_memory_filesystems(state);
     if (while_stopped)
         while_stopped();

@@ -12,7 +12,7 @@
 #include <optional>
 
 #include "capture/areas.h"
-#include "capture/page_copy.h"
+#include "capture/own_pages.h"
 #include "capture/paths.h"
 #include "os/checked.h"
 #include "restore/refused.h"
@@ -32,9 +32,10 @@ std::string describe(const Area &area)
 // Every flag that can be set is either rebuilt, implied, or refused: none is dropped silently.
 void judge_flags(const StoppedProcess &process, const Area &area, Mapping &mapping)
 {
-    // Access, what the file allows, accounting, and what the kernel derives by itself.
+    // Access, what the file allows, accounting, what the kernel derives by itself, and write
+    // tracking: of a program's own the descriptor is refused.
     static const std::set<std::string> implied = {"rd", "wr", "ex", "sh", "mr", "mw", "me",
-                                                  "ms", "ac", "sd", "gd", "lo", "nr", "lf", "gu"};
+                                                  "ms", "ac", "sd", "gd", "lo", "nr", "lf", "gu", "uw"};
     static const std::map<std::string, int> advice = {
         {"sr", MADV_SEQUENTIAL}, {"rr", MADV_RANDOM},    {"dc", MADV_DONTFORK},
         {"wf", MADV_WIPEONFORK}, {"dd", MADV_DONTDUMP},  {"hg", MADV_HUGEPAGE},
@@ -94,9 +95,7 @@ uint32_t shared_memory_object(const StoppedProcess &process, CaptureState &state
 
 // Pages of the pool that the process has not written: referenced, not copied. The extent, if the
 // area maps one.
-std::optional<uint32_t> reference_extent(CaptureState &state, const Area &area,
-                                         FileIdentity identity, const std::vector<PageRun> &own,
-                                         Mapping &mapping)
+std::optional<uint32_t> reference_extent(CaptureState &state, FileIdentity identity)
 {
     for (SealedExtent &extent : state.inherited)
         if (extent.fd && extent.identity == identity)
@@ -104,8 +103,6 @@ std::optional<uint32_t> reference_extent(CaptureState &state, const Area &area,
     for (uint32_t i = 0; i < state.extents.size(); i++) {
         if (!(state.extents[i].identity == identity))
             continue;
-        for (const PageRun &run : complement(area.run, own))
-            mapping.pieces.push_back({run, i, area.offset + (run.start - area.run.start)});
         return i;
     }
     return std::nullopt;
@@ -218,11 +215,11 @@ std::vector<VdsoPart> own_vdso()
     return parts;
 }
 
-void capture_memory(StoppedProcess &process, CaptureState &state, ProcessImage &image)
+void capture_memory(StoppedProcess &process, CaptureState &state, ProcessImage &image,
+                    KnownProcess *known)
 {
     PageScan scan(process.proc_path("pagemap"));
-    // What is discarded there: zero afterwards; the file's content.
-    std::vector<PendingCopy> anonymous, of_files;
+    std::vector<OwnPages> all;
     for (const Area &area : parse_areas(proc::read_text(process.proc_path("smaps")))) {
         if (area.run.start == process.scratch || area.name == "[vsyscall]")
             continue;
@@ -243,11 +240,10 @@ void capture_memory(StoppedProcess &process, CaptureState &state, ProcessImage &
             throw Refused(process.label, describe(area), "its kind is not known");
         if (area.inode == 0) {
             // What is wiped on fork is zero in a fork: nothing to copy.
-            if (!wiped)
-                for (const PageRun &run : subtract(
-                         coalesce(scan.private_pages(area.run), kMaxGapBytes, kMaxRunsPerArea),
-                         mapping.guards))
-                    anonymous.push_back({index, run, true});
+            if (!wiped) {
+                all.push_back({index, area.run, scan.private_pages(area.run)});
+                all.back().watched = area.flags.contains("uw");
+            }
             image.mappings.push_back(std::move(mapping));
             continue;
         }
@@ -271,20 +267,21 @@ void capture_memory(StoppedProcess &process, CaptureState &state, ProcessImage &
             image.mappings.push_back(std::move(mapping));
             continue;
         }
-        std::vector<PageRun> own = scan.private_pages(area.run);
-        bool is_anonymous = false;
+        OwnPages own{index, area.run, scan.private_pages(area.run)};
+        own.watched = area.flags.contains("uw");
+        own.anonymous = own.drop_zeroes = false;
         bool reachable = S_ISREG(status.st_mode) && !memory_file &&
                          is_reachable(process, target, status);
         if (area.shared && !reachable)
             throw Refused(process.label, describe(area),
                           "its file is deleted or cannot be opened by its name");
-        std::optional<uint32_t> extent;
-        own = coalesce(std::move(own), reachable ? kMaxGapBytes : kMaxPoolGapBytes, kMaxRunsPerArea);
         if (!area.shared)
-            extent = reference_extent(state, area, {status.st_dev, status.st_ino}, own, mapping);
-        if (extent) {
+            own.pool_extent = reference_extent(state, {status.st_dev, status.st_ino});
+        if (own.pool_extent) {
             mapping.offset = 0;
-            is_anonymous = state.extents[*extent].anonymous;
+            own.pool_offset = area.offset;
+            own.anonymous = state.extents[*own.pool_extent].anonymous;
+            own.max_gap_bytes = kMaxPoolGapBytes;
         } else if (reachable) {
             mapping.backing = Backing::kFile;
             mapping.path = target;
@@ -295,21 +292,18 @@ void capture_memory(StoppedProcess &process, CaptureState &state, ProcessImage &
             uint64_t file_end = (static_cast<uint64_t>(status.st_size) + kPageBytes - 1) &
                                 ~(kPageBytes - 1);
             uint64_t mapped = file_end > area.offset ? file_end - area.offset : 0;
-            own = {};
+            own.watchable = false;
+            own.drop_zeroes = true;
+            own.pages.clear();
             if (mapped > 0)
-                own.push_back({area.run.start, std::min(area.run.end, area.run.start + mapped)});
+                own.pages.push_back({area.run.start, std::min(area.run.end, area.run.start + mapped)});
         }
-        for (const PageRun &run : subtract(own, mapping.guards))
-            (is_anonymous ? anonymous : of_files)
-                .push_back({index, run, mapping.backing == Backing::kAnonymous && !extent});
+        if (!area.shared)
+            all.push_back(std::move(own));
         image.mappings.push_back(std::move(mapping));
     }
-    copy_pages(process, state, image, anonymous, true);
-    copy_pages(process, state, image, of_files, false);
     check_attachments(process, state, image);
-    for (Mapping &mapping : image.mappings)
-        std::sort(mapping.pieces.begin(), mapping.pieces.end(),
-                  [](const ExtentPiece &a, const ExtentPiece &b) { return a.run.start < b.run.start; });
+    store_own_pages(process, state, image, scan, all, known);
     capture_layout(process, image.layout);
 }
 

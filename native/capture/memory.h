@@ -3,6 +3,7 @@
 
 #include "capture/object_table.h"
 #include "capture/stopped_tree.h"
+#include "capture/write_tracking.h"
 
 namespace venus {
 
@@ -10,6 +11,8 @@ namespace venus {
 void prepare_injection(StoppedProcess &process);
 // The parts of the caller's own vDSO, in the order of their addresses.
 std::vector<VdsoPart> own_vdso();
-void capture_memory(StoppedProcess &process, CaptureState &state, ProcessImage &image);
+// `known`: see store_own_pages.
+void capture_memory(StoppedProcess &process, CaptureState &state, ProcessImage &image,
+                    KnownProcess *known);
 
 }  // namespace venus

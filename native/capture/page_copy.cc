@@ -72,8 +72,9 @@ private:
 
 }  // namespace
 
-void copy_pages(const StoppedProcess &process, CaptureState &state, ProcessImage &image,
-                const std::vector<PendingCopy> &copies, bool anonymous)
+std::optional<uint32_t> copy_pages(const StoppedProcess &process, CaptureState &state,
+                                   ProcessImage &image, const std::vector<PendingCopy> &copies,
+                                   bool anonymous)
 {
     std::vector<PageRun> runs;
     for (const PendingCopy &copy : copies)
@@ -96,12 +97,13 @@ void copy_pages(const StoppedProcess &process, CaptureState &state, ProcessImage
         }
     }
     if (pieces.empty())
-        return;
+        return std::nullopt;
     uint32_t extent = state.add_extent(writer.finish(anonymous));
     for (auto &[mapping, piece] : pieces) {
         piece.extent = extent;
         image.mappings[mapping].pieces.push_back(piece);
     }
+    return extent;
 }
 
 }  // namespace venus

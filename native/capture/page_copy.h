@@ -1,6 +1,8 @@
 // Pages of a stopped process, copied into an extent.
 #pragma once
 
+#include <optional>
+
 #include "capture/object_table.h"
 #include "capture/stopped_tree.h"
 
@@ -18,9 +20,10 @@ struct PendingCopy {
     bool drop_zeroes;  // pages of zeroes need not be stored
 };
 
-// All of it goes into one extent, which is not yet sealed: finish_extents does that.
+// All of it goes into one extent, which is not sealed yet; none when there is nothing to store.
 // `anonymous`: see SealedExtent.
-void copy_pages(const StoppedProcess &process, CaptureState &state, ProcessImage &image,
-                const std::vector<PendingCopy> &copies, bool anonymous);
+std::optional<uint32_t> copy_pages(const StoppedProcess &process, CaptureState &state,
+                                   ProcessImage &image,
+                                   const std::vector<PendingCopy> &copies, bool anonymous);
 
 }  // namespace venus

@@ -179,6 +179,12 @@ std::string Template::failure(int shared_page) const
     return describe_failure(plan_, page.data());
 }
 
+void Template::collapse() const
+{
+    for (const SealedExtent &extent : extents_)
+        extent.collapse();
+}
+
 Lineage Template::lineage() const
 {
     Lineage lineage;
@@ -193,7 +199,8 @@ Lineage Template::lineage() const
 
 Template capture_template(pid_t init_host_pid, const std::vector<int> &externals,
                           const std::function<void()> &while_stopped, const Template *parent,
-                          const std::string &leave_out, const std::string &on_external)
+                          const std::string &leave_out, const std::string &on_external,
+                          WriteTracking *tracking)
 {
     if (on_external != "refuse" && on_external != "reset")
         throw os::Error("capture with on_external", on_external, EINVAL);
@@ -209,10 +216,10 @@ Template capture_template(pid_t init_host_pid, const std::vector<int> &externals
             auto start = Clock::now();
             CaptureState state = capture_tree(
                 init_host_pid, identities, std::move(lineage), while_stopped,
-                on_external == "reset");
+                on_external == "reset", tracking);
             std::map<std::string, double> times = {{"capture", milliseconds_since(start)}};
             start = Clock::now();
-            for (SealedExtent &extent : state.extents)
+            for (const SealedExtent &extent : state.extents)
                 if (!extent.inherited)
                     extent.seal();
             times["seal"] = milliseconds_since(start);
@@ -220,6 +227,8 @@ Template capture_template(pid_t init_host_pid, const std::vector<int> &externals
             RestorePlan plan = make_restore_plan(state.image, runner_image(), leave_out);
             times["plan"] = milliseconds_since(start);
             result.emplace(std::move(state), std::move(plan), std::move(times));
+            if (tracking)
+                tracking->settle();
         } catch (...) {
             failure = std::current_exception();
         }

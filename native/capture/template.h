@@ -35,6 +35,8 @@ public:
     // One for each fork; the caller's to close.
     int create_shared_page() const;
     void send(int socket, int shared_page, const std::vector<int> &externals) const;
+    // Makes huge pages of it; see SealedExtent::collapse.
+    void collapse() const;
     // For the capture of a sandbox that was forked from this.
     Lineage lineage() const;
     // Empty when no operation of the fork failed.
@@ -54,9 +56,11 @@ private:
 
 // `externals`: descriptors of the caller that lead to files which belong to it, see capture_tree.
 // `parent`: the template that the sandbox was forked from, or null. `leave_out`: for tests of tests.
+// `tracking`: see capture_tree, or null.
 // `on_external`: "refuse" or "reset", what becomes of connections to outside the sandbox.
 Template capture_template(pid_t init_host_pid, const std::vector<int> &externals,
                           const std::function<void()> &while_stopped, const Template *parent,
-                          const std::string &leave_out, const std::string &on_external);
+                          const std::string &leave_out, const std::string &on_external,
+                          WriteTracking *tracking);
 
 }  // namespace venus

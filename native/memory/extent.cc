@@ -95,18 +95,26 @@ SealedExtent ExtentWriter::finish(bool anonymous)
     return {std::move(fd_), size_, identity, false, anonymous, std::move(huge_)};
 }
 
-void SealedExtent::seal()
+void SealedExtent::seal() const
 {
-    if (!huge.empty()) {
-        void *base = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
-        if (base == MAP_FAILED)
-            throw os::Error("map", kName, errno);
+    checked(fcntl(fd.get(), F_ADD_SEALS, kTemplateSeals), "seal", kName);
+}
+
+void SealedExtent::collapse() const
+{
+    if (huge.empty())
+        return;
+    // The kernel collapses only where file offset and address agree modulo a huge page.
+    uint64_t reserved = size + kHugePageBytes;
+    void *place = mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (place == MAP_FAILED)
+        return;
+    uint64_t at = (reinterpret_cast<uint64_t>(place) + kHugePageBytes - 1) & ~(kHugePageBytes - 1);
+    void *base = mmap(reinterpret_cast<void *>(at), size, PROT_READ, MAP_SHARED | MAP_FIXED, fd.get(), 0);
+    if (base != MAP_FAILED)
         for (const PageRun &run : huge)
             madvise(static_cast<uint8_t *>(base) + run.start, run.size(), kMadvCollapse);
-        munmap(base, size);  // F_SEAL_WRITE needs every writable mapping gone
-        huge.clear();
-    }
-    checked(fcntl(fd.get(), F_ADD_SEALS, kTemplateSeals), "seal", kName);
+    munmap(place, reserved);
 }
 
 bool is_zero_page(const uint8_t *page)

@@ -31,11 +31,12 @@ struct SealedExtent {
     bool inherited = false;  // from the template that the sandbox was forked from
     // Its pages stand for anonymous memory: what a program discards there is zero afterwards.
     bool anonymous = false;
-    std::vector<PageRun> huge = {};  // offsets that shall become huge pages when it is sealed
+    std::vector<PageRun> huge = {};  // offsets that shall become huge pages
 
-    // Takes its time, so that it is done when nothing is stopped any more: whole huge pages where
-    // they are wanted (an optimisation that may fail), then the seals.
-    void seal();
+    void seal() const;
+    // Huge pages where they are wanted: an optimisation that may fail, and takes a second or two per
+    // GiB.  The content stays what it is: also when it is sealed, and while forks run on it.
+    void collapse() const;
 };
 
 // A duplicate of a descriptor that was handed on. Throws os::Error, with `name`, unless it is the very

@@ -47,6 +47,21 @@ std::vector<PageRun> complement(PageRun whole, const std::vector<PageRun> &runs)
     return rest;
 }
 
+std::vector<PageRun> unite(std::vector<PageRun> a, const std::vector<PageRun> &b)
+{
+    a.insert(a.end(), b.begin(), b.end());
+    std::sort(a.begin(), a.end(),
+              [](const PageRun &one, const PageRun &two) { return one.start < two.start; });
+    std::vector<PageRun> united;
+    for (const PageRun &run : a) {
+        if (!united.empty() && run.start <= united.back().end)
+            united.back().end = std::max(united.back().end, run.end);
+        else
+            united.push_back(run);
+    }
+    return united;
+}
+
 std::vector<PageRun> within(const std::vector<PageRun> &runs, PageRun whole)
 {
     auto at = std::lower_bound(runs.begin(), runs.end(), whole.start,

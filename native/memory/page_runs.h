@@ -25,6 +25,9 @@ std::vector<PageRun> coalesce(std::vector<PageRun> runs, uint64_t max_gap_bytes,
 // The parts of `whole` that no run covers.
 std::vector<PageRun> complement(PageRun whole, const std::vector<PageRun> &runs);
 
+// What `a` or `b` covers.
+std::vector<PageRun> unite(std::vector<PageRun> a, const std::vector<PageRun> &b);
+
 // `runs` without what `holes` cover.
 std::vector<PageRun> subtract(const std::vector<PageRun> &runs, const std::vector<PageRun> &holes);
 

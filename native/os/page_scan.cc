@@ -19,8 +19,11 @@ struct ScanArguments {
     uint64_t category_inverted, category_mask, category_anyof_mask, return_mask;
 };
 constexpr unsigned long kPagemapScan = _IOWR('f', 16, ScanArguments);
-constexpr uint64_t kFile = 1 << 2, kPresent = 1 << 3, kSwapped = 1 << 4, kZeroPage = 1 << 5,
+constexpr uint64_t kProtectMatching = 1;  // PM_SCAN_WP_MATCHING
+constexpr uint64_t kWritten = 1 << 1, kFile = 1 << 2, kPresent = 1 << 3, kSwapped = 1 << 4, kZeroPage = 1 << 5,
                    kGuard = 1 << 8;
+// No file page, not the zero page, no guard.
+constexpr uint64_t kNotPrivate = kFile | kZeroPage | kGuard;
 
 }  // namespace
 
@@ -62,7 +65,25 @@ std::vector<PageRun> PageScan::scan(PageRun area, uint64_t inverted, uint64_t al
 
 std::vector<PageRun> PageScan::private_pages(PageRun area) const
 {
-    return scan(area, kFile | kZeroPage | kGuard, kFile | kZeroPage | kGuard, kPresent | kSwapped);
+    return scan(area, kNotPrivate, kNotPrivate, kPresent | kSwapped);
+}
+
+std::vector<PageRun> PageScan::written_pages(PageRun area) const
+{
+    return scan(area, kNotPrivate, kNotPrivate | kWritten, kPresent | kSwapped);
+}
+
+void PageScan::protect_pages(PageRun area) const
+{
+    ScanArguments arguments{};
+    arguments.size = sizeof arguments;
+    arguments.flags = kProtectMatching;
+    arguments.start = area.start;
+    arguments.end = area.end;
+    arguments.category_inverted = kNotPrivate;
+    arguments.category_mask = kNotPrivate | kWritten;
+    arguments.category_anyof_mask = kPresent | kSwapped;
+    checked(ioctl(fd_.get(), kPagemapScan, &arguments), "protect the pages of", path_);
 }
 
 std::vector<PageRun> PageScan::guards(PageRun area) const

@@ -16,6 +16,9 @@ public:
     // Pages that exist only in this process: anonymous or copied on write, in memory or swapped.
     // Not "writable": relocated read-only data of a file is private too.
     std::vector<PageRun> private_pages(PageRun area) const;
+    // Private pages that were written since protect_pages. pre: the area is under a WriteProtection.
+    std::vector<PageRun> written_pages(PageRun area) const;
+    void protect_pages(PageRun area) const;
     // Pages under MADV_GUARD_INSTALL.
     std::vector<PageRun> guards(PageRun area) const;
 

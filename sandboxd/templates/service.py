@@ -104,6 +104,7 @@ class TemplateService:
         except BaseException:
             await self._release(template.template_id)
             raise
+        await self._service.in_thread(captured.native.collapse)
         return template
 
     async def fork(

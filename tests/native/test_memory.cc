@@ -1,5 +1,6 @@
 // Arithmetic on page runs.
 #include "check.h"
+#include "memory/page_choice.h"
 #include "memory/page_runs.h"
 
 namespace {
@@ -47,10 +48,79 @@ void test_large_runs_keep_their_place_in_huge_pages()
     CHECK(layout.size == layout.offsets[1] + 2 * kHugePageBytes);
 }
 
+// Ten pages, all stored in extent 0 at the offset of their address.
+PagesNow stored_whole()
+{
+    PagesNow now;
+    now.own = {{0, 10 * P}};
+    now.stored = {{{0, 10 * P}, 0, 0}};
+    return now;
+}
+
+void test_only_what_changed_is_copied()
+{
+    PagesNow now = stored_whole();
+    now.changed = {{3 * P, 4 * P}};
+    std::vector<PageChoice> choices = choose_pages({now}, {10 * P}, {64, 64, 8});
+    CHECK((choices[0].copied == now.changed));
+    CHECK((choices[0].referenced ==
+           std::vector<StoredRun>{{{0, 3 * P}, 0, 0}, {{4 * P, 10 * P}, 0, 4 * P}}));
+}
+
+void test_discarded_pages_are_no_longer_there()
+{
+    PagesNow now = stored_whole();
+    now.own = {{0, 4 * P}, {6 * P, 8 * P}};
+    now.fillers = {{8 * P, 10 * P}};  // never were its own: still what they were
+    std::vector<PageChoice> choices = choose_pages({now}, {10 * P}, {64, 64, 8});
+    CHECK(choices[0].copied.empty());
+    CHECK((choices[0].referenced ==
+           std::vector<StoredRun>{{{0, 4 * P}, 0, 0}, {{6 * P, 10 * P}, 0, 6 * P}}));
+}
+
+void test_what_nobody_knows_is_copied()
+{
+    PagesNow now;
+    now.own = now.changed = {{0, P}, {5 * P, 6 * P}};
+    now.max_gap_bytes = P;
+    CHECK((choose_pages({now}, {}, {64, 64, 8})[0].copied == now.own));
+    now.max_gap_bytes = 4 * P;
+    CHECK((choose_pages({now}, {}, {64, 64, 8})[0].copied == std::vector<PageRun>{{0, 6 * P}}));
+}
+
+void test_fragments_are_copied_whole()
+{
+    PagesNow now = stored_whole();
+    now.changed = {{P, 2 * P}, {3 * P, 4 * P}, {5 * P, 6 * P}};
+    CHECK(choose_pages({now}, {10 * P}, {64, 7, 8})[0].referenced.size() == 4);
+    PageChoice whole = choose_pages({now}, {10 * P}, {64, 6, 8})[0];
+    CHECK((whole.referenced.empty() && whole.copied == now.own));
+}
+
+void test_extents_of_little_use_are_given_up()
+{
+    PagesNow now;
+    now.own = {{0, 12 * P}};
+    now.stored = {{{0, 8 * P}, 0, 0}, {{8 * P, 12 * P}, 1, 0}};
+    // Of extent 1 a quarter is still used.
+    PageChoice choice = choose_pages({now}, {8 * P, 16 * P}, {64, 64, 8})[0];
+    CHECK((choice.copied == std::vector<PageRun>{{8 * P, 12 * P}}));
+    CHECK((choice.referenced == std::vector<StoredRun>{{{0, 8 * P}, 0, 0}}));
+    // Two are one too many: the emptier goes.
+    choice = choose_pages({now}, {8 * P, 4 * P}, {64, 64, 1})[0];
+    CHECK((choice.copied == std::vector<PageRun>{{8 * P, 12 * P}}));
+    CHECK(choose_pages({now}, {8 * P, 4 * P}, {64, 64, 2})[0].copied.empty());
+}
+
 }  // namespace
 
 int main()
 {
+    test_only_what_changed_is_copied();
+    test_discarded_pages_are_no_longer_there();
+    test_what_nobody_knows_is_copied();
+    test_fragments_are_copied_whole();
+    test_extents_of_little_use_are_given_up();
     test_coalesce_joins_small_gaps();
     test_coalesce_bounds_the_number_of_runs();
     test_complement_and_subtract();
