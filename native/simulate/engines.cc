@@ -10,6 +10,9 @@ namespace {
 
 // Blocks are taken from the cache for this many decode steps at once.
 constexpr int64_t kGrowthSteps = 64;
+// Tokens that an engine which knows levels leaves free for each turn under way, when it admits:
+// otherwise full memory would preempt what was admitted last, again and again.
+constexpr int64_t kGrowthReserve = 128;
 // A time that should be a whole number of steps may miss it by rounding.
 constexpr double kStepSlack = 1e-9;
 
@@ -145,7 +148,7 @@ void Engines::preempt(Engine& engine, int64_t row) {
   engine.counts.preempted++;
 }
 
-// Makes room for the row's whole context, and for a step of those that decode.
+// Makes room for the row's whole context, and for those that decode to grow.
 bool Engines::fit(Engine& engine, int64_t row) {
   int64_t decoding = 0;
   bool anybody = false;
@@ -153,8 +156,10 @@ bool Engines::fit(Engine& engine, int64_t row) {
     decoding += rows_.phase[member] == kDecode;
     anybody = anybody || running(member);
   }
+  // One that is alone needs no more than its context, or it might never run.
+  int64_t reserve = rules_.by_level && anybody ? kGrowthReserve * (decoding + 1) : decoding + 1;
   auto missing = [&] {
-    return room_needed(engine, row) + decoding + 1 + engine.kv_used - model_.kv_capacity;
+    return room_needed(engine, row) + reserve + engine.kv_used - model_.kv_capacity;
   };
   if (anybody && missing() > idle_room(engine, row)) return false;
   while (missing() > 0) {

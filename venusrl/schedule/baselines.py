@@ -116,7 +116,7 @@ class ProgramPause:
         live = rows.phase != Phase.DONE
         acting = rows.phase == Phase.TOOL
         weight = np.where(acting, self.acting_weight, 1.0)
-        tokens = weight * rows.context_tokens + self.buffer_tokens
+        tokens: Floats = np.asarray(weight * rows.context_tokens + self.buffer_tokens, float)
         memory = snapshot.workers.kv_capacity + snapshot.workers.host_capacity
         capacity = self.memory_share * memory
         admitted = live & rows.admitted

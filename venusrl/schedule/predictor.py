@@ -37,7 +37,7 @@ def upper_tail(x: Floats) -> Floats:
         0.319381530 + t * (-0.356563782 + t * (1.781477937 + t * (-1.821255978 + t * 1.330274429)))
     )
     tail = np.exp(-0.5 * a * a) * poly * 0.3989422804014327
-    return np.maximum(np.where(x >= 0, tail, 1.0 - tail), 1e-300)
+    return np.asarray(np.maximum(np.where(x >= 0, tail, 1.0 - tail), 1e-300))
 
 
 def medians(group: Ints, values: Floats) -> tuple[Ints, Ints, Floats]:
@@ -219,4 +219,5 @@ class ToolClock:
     def residual_s(self, elapsed_s: Floats) -> Floats:
         sigma = max(0.1, float(np.sqrt(self.log_s.variance)))
         elapsed = np.maximum(elapsed_s, 1e-3)
-        return mean_beyond(np.full(len(elapsed), self.log_s.mean), sigma, elapsed) - elapsed
+        mu = np.full(len(elapsed), self.log_s.mean)
+        return np.asarray(mean_beyond(mu, sigma, elapsed) - elapsed)

@@ -47,7 +47,8 @@ class Priority:
         live = rows.phase != Phase.DONE
         urgency = self.urgency(snapshot, live)
         rank = ranks(snapshot, urgency, live)
-        need = rows.context_tokens - groups.prompt_tokens[rows.group] + self.growth_tokens
+        own_tokens = rows.context_tokens - groups.prompt_tokens[rows.group]
+        need: Floats = np.asarray(own_tokens + self.growth_tokens, float)
         packed = pack(snapshot, rank, need, self.capacity(snapshot, live), self.packing)
         worker = packed.worker
         if self.migrate and not packed.waiting:

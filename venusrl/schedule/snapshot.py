@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+Floats = NDArray[np.floating[Any]]
 Bools = NDArray[np.bool_]
 
 NOWHERE = -1

@@ -45,7 +45,7 @@ def latest_steps(version: Ints, order: Ints, batch: int, max_staleness: int) -> 
         begin = max(0, end - batch)
         behind = latest[begin + batch : end + batch]
         latest[begin:end] = np.minimum(latest[begin:end], behind - 1)
-    result = np.empty_like(latest)
+    result: Ints = np.empty(len(latest), np.int64)
     result[by_deadline] = latest
     return result
 
