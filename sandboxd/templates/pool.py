@@ -45,6 +45,8 @@ class PagePool:
 
     def __init__(self, entries: Iterable[PoolEntry] = ()) -> None:
         self._references: Counter[FileKey] = Counter()
+        # As the first told: templates look at a file at different times, and huge pages change it.
+        self._sizes: dict[FileKey, int] = {}
         self._entries: dict[str, PoolEntry] = {}
         self.total_bytes = 0
         """Every file counted once."""
@@ -59,26 +61,29 @@ class PagePool:
         if entry.template_id in self._entries:
             raise ValueError(f"template {entry.template_id} is in the pool already")
         self._entries[entry.template_id] = entry
-        grown = sum(size for key, size in entry.files.items() if self._references[key] == 0)
+        new = {key: size for key, size in entry.files.items() if key not in self._sizes}
+        self._sizes |= new
         self._references.update(entry.files.keys())
+        grown = sum(new.values())
         self.total_bytes += grown
         return grown
 
     def remove(self, template_id: str) -> int:
         """Bytes that the pool shrinks by."""
         entry = self._entries.pop(template_id)
-        freed = sum(size for key, size in entry.files.items() if self._references[key] == 1)
+        freed = 0
         for key in entry.files:
             self._references[key] -= 1
             if self._references[key] == 0:
                 del self._references[key]
+                freed += self._sizes.pop(key)
         self.total_bytes -= freed
         return freed
 
     def own_bytes(self, template_id: str) -> int:
         """Bytes that no other template refers to: what removing it would free."""
         files = self._entries[template_id].files
-        return sum(size for key, size in files.items() if self._references[key] == 1)
+        return sum(self._sizes[key] for key in files if self._references[key] == 1)
 
 
 def decide_eviction(entries: Iterable[PoolEntry], limit_bytes: int) -> Eviction:
