@@ -66,7 +66,7 @@ static uint64_t buffer[COPY_BYTES / sizeof(uint64_t)];
 
 static bool lock_gate(short type) {
   if (gate < 0)
-    return true; /* there was no descriptor for it: better a capture that fails than calls that hang */
+    return true; /* could not be made: better a capture that fails than calls that hang */
   struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_len = 1};
   return fcntl(gate, F_OFD_SETLK, &lock) == 0;
 }
@@ -219,7 +219,8 @@ static bool copy_pages(int memory_fd, uint64_t from, uint64_t to, uint64_t bytes
   ssize_t got = pread(memory_fd, buffer, bytes, (off_t)from);
   for (uint64_t at = 0; at < bytes; at += VR_PAGE) {
     uint64_t *page = buffer + at / sizeof *buffer;
-    if (got < (ssize_t)(at + VR_PAGE) && pread(memory_fd, page, VR_PAGE, (off_t)(from + at)) != VR_PAGE)
+    if (got < (ssize_t)(at + VR_PAGE) &&
+        pread(memory_fd, page, VR_PAGE, (off_t)(from + at)) != VR_PAGE)
       continue;
     if (is_zero(page))
       continue;
@@ -367,7 +368,7 @@ void pool_adopt(const struct pool_report *report, int fd) {
   identity.count = report->count < VR_MAX_POOL_EXTENTS ? report->count : VR_MAX_POOL_EXTENTS;
   memcpy(identity.inodes, report->inodes, identity.count * sizeof identity.inodes[0]);
   listener = fd;
-  /* The caller sleeps as soon as it has woken us: run there and then. Since Linux 6.6, else ignored. */
+  /* The caller sleeps as soon as it has woken us: run there and then. Since Linux 6.6. */
   ioctl(listener, NOTIF_SET_FLAGS, (unsigned long)NOTIF_SYNC_WAKE_UP);
 }
 

@@ -60,7 +60,8 @@ public:
     }
 
     // What the next snapshot may refer to: those in use, and what has just been copied.
-    std::vector<KnownExtent> next(const std::vector<uint32_t> &made, std::map<uint32_t, uint32_t> &numbers)
+    std::vector<KnownExtent> next(const std::vector<uint32_t> &made,
+                                  std::map<uint32_t, uint32_t> &numbers)
     {
         std::vector<KnownExtent> extents;
         for (size_t i = 0; i < indices_.size(); i++) {
@@ -164,10 +165,13 @@ void store_own_pages(StoppedProcess &process, CaptureState &state, ProcessImage 
     for (bool kind : {true, false})
         if (auto extent = copy_pages(process, state, image, kind ? anonymous : of_files, kind))
             made.push_back(*extent);
-    for (const OwnPages &own : all)
-        std::sort(image.mappings[own.mapping].pieces.begin(),
-                  image.mappings[own.mapping].pieces.end(),
-                  [](const ExtentPiece &a, const ExtentPiece &b) { return a.run.start < b.run.start; });
+    auto is_lower = [](const ExtentPiece &a, const ExtentPiece &b) {
+        return a.run.start < b.run.start;
+    };
+    for (const OwnPages &own : all) {
+        std::vector<ExtentPiece> &pieces = image.mappings[own.mapping].pieces;
+        std::sort(pieces.begin(), pieces.end(), is_lower);
+    }
     if (!known)
         return;
     std::map<uint32_t, uint32_t> numbers;

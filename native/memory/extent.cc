@@ -106,11 +106,13 @@ void SealedExtent::collapse() const
         return;
     // The kernel collapses only where file offset and address agree modulo a huge page.
     uint64_t reserved = size + kHugePageBytes;
-    void *place = mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *place = mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                       -1, 0);
     if (place == MAP_FAILED)
         return;
     uint64_t at = (reinterpret_cast<uint64_t>(place) + kHugePageBytes - 1) & ~(kHugePageBytes - 1);
-    void *base = mmap(reinterpret_cast<void *>(at), size, PROT_READ, MAP_SHARED | MAP_FIXED, fd.get(), 0);
+    void *base = mmap(reinterpret_cast<void *>(at), size, PROT_READ, MAP_SHARED | MAP_FIXED,
+                      fd.get(), 0);
     if (base != MAP_FAILED)
         for (const PageRun &run : huge)
             madvise(static_cast<uint8_t *>(base) + run.start, run.size(), kMadvCollapse);

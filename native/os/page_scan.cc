@@ -33,8 +33,8 @@ PageScan::PageScan(const std::string &pagemap_path)
 {
 }
 
-std::vector<PageRun> PageScan::scan(PageRun area, uint64_t inverted, uint64_t all,
-                                    uint64_t any) const
+std::vector<PageRun> PageScan::scan(PageRun area, uint64_t inverted, uint64_t all, uint64_t any,
+                                    uint64_t flags) const
 {
     std::vector<PageRun> runs;
     std::array<PageRegion, 512> regions;
@@ -42,6 +42,7 @@ std::vector<PageRun> PageScan::scan(PageRun area, uint64_t inverted, uint64_t al
     while (at < area.end) {
         ScanArguments arguments{};
         arguments.size = sizeof arguments;
+        arguments.flags = flags;
         arguments.start = at;
         arguments.end = area.end;
         arguments.regions = reinterpret_cast<uint64_t>(regions.data());
@@ -75,15 +76,9 @@ std::vector<PageRun> PageScan::written_pages(PageRun area) const
 
 void PageScan::protect_pages(PageRun area) const
 {
-    ScanArguments arguments{};
-    arguments.size = sizeof arguments;
-    arguments.flags = kProtectMatching;
-    arguments.start = area.start;
-    arguments.end = area.end;
-    arguments.category_inverted = kNotPrivate;
-    arguments.category_mask = kNotPrivate | kWritten;
-    arguments.category_anyof_mask = kPresent | kSwapped;
-    checked(ioctl(fd_.get(), kPagemapScan, &arguments), "protect the pages of", path_);
+    // With a place for results, though nobody wants them: without one the kernel protects every page,
+    // whatever was asked for, and what is not there becomes a marker that looks like a page.
+    scan(area, kNotPrivate, kNotPrivate | kWritten, kPresent | kSwapped, kProtectMatching);
 }
 
 std::vector<PageRun> PageScan::guards(PageRun area) const

@@ -23,7 +23,8 @@ public:
     std::vector<PageRun> guards(PageRun area) const;
 
 private:
-    std::vector<PageRun> scan(PageRun area, uint64_t inverted, uint64_t all, uint64_t any) const;
+    std::vector<PageRun> scan(PageRun area, uint64_t inverted, uint64_t all, uint64_t any,
+                              uint64_t flags = 0) const;
 
     std::string path_;
     os::UniqueFd fd_;
