@@ -219,7 +219,9 @@ def share_of(blocks: dict[str, Any], cell: str, other: str) -> float | None:
     """Ours in one block over ours in another."""
     if cell not in blocks or other not in blocks:
         return None
-    mean = [blocks[name]["policies"]["venus"]["trained_tokens_per_hour"] for name in (cell, other)]
+    mean: list[float] = [
+        blocks[name]["policies"]["venus"]["trained_tokens_per_hour"] for name in (cell, other)
+    ]
     return round(mean[0] / mean[1], 3)
 
 

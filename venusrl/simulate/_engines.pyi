@@ -1,5 +1,7 @@
 """Types of the C++ module. The implementation is native/simulate; constants are in `hardware`."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,7 +36,7 @@ class Engines:
         prompt: int,
         generated: NDArray[np.int64],
         observed: NDArray[np.int64],
-        tool_s: NDArray[np.float64],
+        tool_s: NDArray[np.floating[Any]],
         /,
     ) -> None:
         """A new trajectory in an empty row; its first turn asks at once."""
