@@ -105,7 +105,9 @@ OpenFile capture_character_device(const SeenFile &seen, CaptureState &state)
 OpenFile capture_open_file(const SeenFile &seen, CaptureState &state)
 {
     for (uint32_t slot = 0; slot < state.external.size(); slot++)
-        if (state.external[slot] == FileIdentity{seen.status.st_dev, seen.status.st_ino}) {
+        // All masters of a sandbox have the same identity; their slaves are what it holds.
+        if (state.external[slot].terminal < 0 &&
+            state.external[slot].identity == FileIdentity{seen.status.st_dev, seen.status.st_ino}) {
             state.image.external_slots = std::max(state.image.external_slots, slot + 1);
             return ExternalFile{slot, seen.flags};
         }

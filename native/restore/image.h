@@ -318,6 +318,11 @@ struct TerminalImage {
     Bytes window_size;  // struct winsize
     bool master_locked = false;
     bool packet_mode = false;
+    bool stopped = false;  // by ^S
+    bool hung_up = false;  // the slave was open and nobody has it any more
+    uint32_t external_slot = kNoObject;  // the caller of the capture holds the master
+    Bytes input;   // waits for the slave, also a line that is not complete
+    Bytes output;  // waits for the master
     int owner_uid, owner_gid, mode;
 };
 

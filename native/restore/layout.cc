@@ -62,7 +62,8 @@ DescriptorLayout lay_out_descriptors(const TreeImage &tree)
     layout.extents = layout.objects + static_cast<int>(tree.objects.size());
     layout.externals = layout.extents + static_cast<int>(tree.extents.size());
     layout.shared = layout.externals + static_cast<int>(tree.external_slots);
-    layout.end = layout.shared + 1;
+    layout.masters = layout.shared + 1;
+    layout.end = layout.masters + static_cast<int>(tree.terminals.size());
     return layout;
 }
 

@@ -14,6 +14,7 @@ struct DescriptorLayout {
     int extents;   // received: memory
     int externals;  // received: ends that belong to the daemon
     int shared;    // received: the shared pages of this fork
+    int masters;   // of ptys whose master goes to the caller of the fork: by index in the tree
     int end;
 };
 

@@ -36,6 +36,8 @@ LEFT_OUT = {
     "semaphores": "system_v",
     "undo of semaphores": "system_v",
     "message queue 0 content": "system_v",
+    "input of terminal": "terminal_queues",
+    "output of terminal": "terminal_queues",
     "received data": "tcp",
     "unsent data": "tcp",
     "end of a TCP stream": "tcp",
