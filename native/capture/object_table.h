@@ -31,6 +31,7 @@ struct CaptureState {
     std::vector<ExternalEnd> external;  // files that belong to the daemon: pipes and ptys to it
     std::map<std::pair<dev_t, ino_t>, uint32_t> memories;  // shared memory → SharedMemoryFile::memory
     std::map<std::pair<dev_t, ino_t>, uint32_t> pipes;
+    std::map<std::pair<dev_t, ino_t>, uint32_t> nameless;  // files → TreeImage::nameless
     dev_t system_v_device = 0;  // of shared memory segments, once there was one
     std::map<uint32_t, uint64_t> socket_inodes;  // of objects that are sockets
     pid_t init;

@@ -40,6 +40,7 @@ struct Mapping {
     bool locked = false;
     Backing backing = Backing::kAnonymous;
     std::string path;  // kFile
+    uint32_t nameless = kNoObject;  // kFile: instead of the path
     bool file_writable = false;  // kFile, kSystemV
     uint32_t object = 0;  // kSharedMemory: index into TreeImage::objects; kSystemV: the segment's id
     uint64_t offset = 0;
@@ -57,6 +58,7 @@ struct MemoryLayout {  // struct prctl_mm_map without its descriptor
     uint64_t arg_start, arg_end, env_start, env_end;
     Bytes auxv;
     std::string exe_path;
+    uint32_t exe_nameless = kNoObject;
 };
 
 // ---- threads ----
@@ -181,6 +183,7 @@ struct RegularFile {
     uint64_t offset;
     int flock = -1;  // LOCK_SH / LOCK_EX
     bool is_directory = false;
+    uint32_t nameless = kNoObject;  // index into TreeImage::nameless: no name leads to it
 };
 struct DeviceFile {
     std::string path;
@@ -341,6 +344,17 @@ struct FileEntry {
     bool only_times = false;  // a directory whose content is complete
 };
 
+// A file that is open or mapped but has no name: deleted, replaced, or made without one.
+struct NamelessFile {
+    std::string path, directory;  // that it had
+    bool name_taken = false;
+    bool never_named = false;  // O_TMPFILE: it may get a name still
+    uint32_t mode, uid, gid;
+    uint64_t modified[2], directory_modified[2];
+    uint64_t size;
+    std::vector<ExtentPiece> content;
+};
+
 // ---- System V objects ----
 
 struct SystemVObject {
@@ -390,6 +404,7 @@ struct TreeImage {
     std::vector<TerminalImage> terminals;
     std::vector<ExtentImage> extents;
     std::vector<FileEntry> files;  // in the order in which they are made
+    std::vector<NamelessFile> nameless;
     SystemVImage system_v;
     uint32_t external_slots = 0;
     std::vector<VdsoPart> vdso;  // of any process of this kernel: of the one that captures

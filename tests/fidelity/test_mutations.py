@@ -36,6 +36,7 @@ LEFT_OUT = {
     "semaphores": "system_v",
     "undo of semaphores": "system_v",
     "message queue 0 content": "system_v",
+    "nameless file": "nameless",
     "input of terminal": "terminal_queues",
     "output of terminal": "terminal_queues",
     "received data": "tcp",

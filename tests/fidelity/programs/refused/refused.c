@@ -50,8 +50,9 @@ int main(int argc, char **argv) {
     MUST(inotify_init() >= 0);
   } else if (!strcmp(what, "pidfd")) {
     MUST(syscall(SYS_pidfd_open, getpid(), 0) >= 0);
-  } else if (!strcmp(what, "deleted-file")) {
-    MUST(open("/var/tmp/deleted", O_RDWR | O_CREAT, 0600) >= 0 && unlink("/var/tmp/deleted") == 0);
+  } else if (!strcmp(what, "deleted-name")) {
+    MUST(open("/var/tmp/deleted", O_RDWR | O_CREAT, 0600) >= 0);
+    MUST(link("/var/tmp/deleted", "/var/tmp/other") == 0 && unlink("/var/tmp/deleted") == 0);
   } else if (!strcmp(what, "deleted-directory")) {
     MUST(mkdir("/var/tmp/directory", 0700) == 0 && chdir("/var/tmp/directory") == 0 && rmdir("/var/tmp/directory") == 0);
   } else if (!strcmp(what, "waiting-request")) {
