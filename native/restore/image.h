@@ -240,6 +240,7 @@ struct TerminalSlave {
 };
 struct QueuedMessage {
     Bytes payload;
+    Bytes sender;  // datagrams: its address, empty without a name
 };
 struct SocketOption {
     int level, name;
@@ -250,13 +251,17 @@ struct UnixSocket {
     int flags;
     uint32_t peer = kNoObject;  // connected to this object
     bool connected = false;     // without a peer: the other end is closed
-    bool accepted = false;      // made by a listener that still is there
-    uint32_t listener = kNoObject;
+    bool waiting = false;       // to be accepted by a listener
+    bool accepted = false;      // has the name of a listener
+    uint32_t listener = kNoObject;  // none: it is closed
+    std::vector<uint32_t> clients;  // listening: that wait to be accepted, oldest first
+    Bytes peer_address;             // of datagrams that go to a socket which is not connected back
     std::vector<QueuedMessage> queue;  // waiting to be read here
     std::vector<SocketOption> options;
     int shutdown = 0;  // bit 0: cannot receive, bit 1: cannot send
     Bytes bound_address;
     int backlog = -1;  // listening when >= 0
+    bool file_gone = false;     // that it was bound to
     int mode = 0, owner_uid = 0, owner_gid = 0;  // of the bound file
 };
 struct Datagram {

@@ -39,6 +39,8 @@ LEFT_OUT = {
     "nameless file": "nameless",
     "input of terminal": "terminal_queues",
     "output of terminal": "terminal_queues",
+    "waiting Unix connection": "unix_names",
+    "Unix datagram": "unix_names",
     "received data": "tcp",
     "unsent data": "tcp",
     "end of a TCP stream": "tcp",

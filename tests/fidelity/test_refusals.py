@@ -17,6 +17,7 @@ CASES = {
     "deleted-name": "it is deleted but has other names",
     "deleted-directory": "its name no longer leads to it",
     "waiting-request": "it waits to be accepted and data waits in it",
+    "waiting-unix-request": "a connection waits to be accepted and data waits in it",
     "urgent-data": "urgent data waits in it",
     "packet-filter": "a packet filter is attached",
     "descriptor-in-flight": "descriptors are on their way",
