@@ -128,7 +128,9 @@ def capture(
     """Capture the process tree of a live sandbox, which goes on afterwards.
 
     ``externals``: descriptors of the caller that lead to files which belong to it (its ends of
-    pipes); each gets a slot, in this order, that a fork fills with a new one. ``while_stopped`` is
+    pipes, masters of ptys); each gets a slot, in this order, that a fork fills with a new one. For
+    a pty that is a connected Unix socket, over whose other end the caller gets the new master
+    (``SCM_RIGHTS``, with one byte). ``while_stopped`` is
     called while nothing in the sandbox runs: to freeze its files. ``parent``: the template that the
     sandbox was forked from, whose pages are then referenced instead of copied. ``leave_out`` is for
     tests of tests: system calls of the plan whose object contains it are left out. ``on_external``:

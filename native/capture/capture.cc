@@ -56,7 +56,7 @@ void refuse_shared_tables(const StoppedTree &tree)
 
 }  // namespace
 
-CaptureState capture_tree(pid_t init_host_pid, std::vector<FileIdentity> external, Lineage lineage,
+CaptureState capture_tree(pid_t init_host_pid, std::vector<ExternalEnd> external, Lineage lineage,
                           const std::function<void()> &while_stopped, bool reset_external,
                           WriteTracking *tracking)
 {

@@ -18,7 +18,7 @@ struct Lineage {
 // `tracking`: what earlier captures of this sandbox know, so that only what was written since is copied;
 // settle() it when the template stands.
 // Throws Refused for state that cannot be rebuilt.
-CaptureState capture_tree(pid_t init_host_pid, std::vector<FileIdentity> external, Lineage lineage,
+CaptureState capture_tree(pid_t init_host_pid, std::vector<ExternalEnd> external, Lineage lineage,
                           const std::function<void()> &while_stopped = {},
                           bool reset_external = false, WriteTracking *tracking = nullptr);
 

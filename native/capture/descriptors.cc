@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "capture/nameless_files.h"
 #include "capture/paths.h"
 #include "os/checked.h"
 #include "restore/refused.h"
@@ -25,6 +26,7 @@ namespace {
 constexpr unsigned kMemoryMajor = 1, kTtyMajor = 5, kTerminalSlaveMajor = 136,
                    kTerminalSlaveMajorEnd = 144;
 constexpr int kAsync = 020000;  // FASYNC
+constexpr int kUnnamed = O_TMPFILE & ~O_DIRECTORY;
 
 bool same_open_file(pid_t other_pid, int other_number, int ours)
 {
@@ -48,12 +50,19 @@ int flock_of(const SeenFile &seen)
     return held;
 }
 
-OpenFile capture_named(const SeenFile &seen)
+OpenFile capture_named(const SeenFile &seen, CaptureState &state)
 {
-    if (!is_reachable(seen.process, seen.target, seen.status))
-        seen.refuse("it is deleted or replaced: its name no longer leads to it");
     RegularFile file{seen.target, seen.flags, seen.offset, -1, S_ISDIR(seen.status.st_mode)};
     file.flock = flock_of(seen);
+    if (is_reachable(seen.process, seen.target, seen.status))
+        return file;
+    std::optional<uint32_t> nameless =
+        nameless_file(seen.process, "/proc/self/fd/" + std::to_string(seen.file), seen.target,
+                      (seen.flags & O_ACCMODE) != O_RDONLY, state);
+    if (!nameless)
+        seen.refuse("it is deleted or replaced: its name no longer leads to it");
+    file.nameless = *nameless;
+    file.flags &= ~(kUnnamed | O_DIRECTORY);
     return file;
 }
 
@@ -105,14 +114,16 @@ OpenFile capture_character_device(const SeenFile &seen, CaptureState &state)
 OpenFile capture_open_file(const SeenFile &seen, CaptureState &state)
 {
     for (uint32_t slot = 0; slot < state.external.size(); slot++)
-        if (state.external[slot] == FileIdentity{seen.status.st_dev, seen.status.st_ino}) {
+        // All masters of a sandbox have the same identity; their slaves are what it holds.
+        if (state.external[slot].terminal < 0 &&
+            state.external[slot].identity == FileIdentity{seen.status.st_dev, seen.status.st_ino}) {
             state.image.external_slots = std::max(state.image.external_slots, slot + 1);
             return ExternalFile{slot, seen.flags};
         }
     if (seen.flags & kAsync)
         seen.refuse("signal-driven I/O (O_ASYNC) is not supported");
     if (seen.flags & O_PATH)
-        return capture_named(seen);
+        return capture_named(seen, state);
     if (seen.target.starts_with("/memfd:"))
         return capture_shared_memory(seen, state);
     switch (seen.status.st_mode & S_IFMT) {
@@ -120,7 +131,7 @@ OpenFile capture_open_file(const SeenFile &seen, CaptureState &state)
     case S_IFDIR:
         if (seen.target.starts_with("/proc/"))
             seen.refuse("an open file of /proc is not supported");
-        return capture_named(seen);
+        return capture_named(seen, state);
     case S_IFCHR:
         return capture_character_device(seen, state);
     case S_IFIFO:

@@ -28,6 +28,7 @@ void capture_descriptors(StoppedProcess &process, CaptureState &state, ProcessIm
 void finish_descriptors(const StoppedTree &tree, CaptureState &state);
 
 void finish_sockets(CaptureState &state);
+void capture_terminal_queues(CaptureState &state);
 
 // The kinds, each in a file of its own.
 OpenFile capture_pipe(const SeenFile &seen, CaptureState &state);

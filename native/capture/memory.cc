@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "capture/areas.h"
+#include "capture/nameless_files.h"
 #include "capture/own_pages.h"
 #include "capture/paths.h"
 #include "os/checked.h"
@@ -152,7 +153,7 @@ void check_attachments(const StoppedProcess &process, const CaptureState &state,
         refuse(*previous);
 }
 
-void capture_layout(StoppedProcess &process, MemoryLayout &layout)
+void capture_layout(StoppedProcess &process, CaptureState &state, MemoryLayout &layout)
 {
     auto field = [&](size_t number) { return std::stoull(process.stat.at(number)); };
     layout.start_code = field(26);
@@ -171,7 +172,11 @@ void capture_layout(StoppedProcess &process, MemoryLayout &layout)
     layout.brk = static_cast<uint64_t>(brk);
     layout.auxv = proc::read_bytes(process.proc_path("auxv"));
     std::string exe = process.proc_path("exe");
-    layout.exe_path = path_in_sandbox(process, exe, proc::read_link(exe));
+    std::string target = proc::read_link(exe);
+    if (std::optional<uint32_t> nameless = nameless_file(process, exe, target, false, state))
+        layout.exe_nameless = *nameless;
+    else
+        layout.exe_path = path_in_sandbox(process, exe, target);
 }
 
 bool is_vdso(const Area &area)
@@ -236,9 +241,10 @@ void capture_memory(StoppedProcess &process, CaptureState &state, ProcessImage &
         bool wiped = area.flags.contains("wf");
         mapping.guards = scan.guards(area.run);
         size_t index = image.mappings.size();
-        if (area.inode == 0 && area.shared)
+        bool is_segment = area.shared && area.name.starts_with("/SYSV");  // whose inode may be 0
+        if (area.inode == 0 && area.shared && !is_segment)
             throw Refused(process.label, describe(area), "its kind is not known");
-        if (area.inode == 0) {
+        if (area.inode == 0 && !is_segment) {
             // What is wiped on fork is zero in a fork: nothing to copy.
             if (!wiped) {
                 all.push_back({index, area.run, scan.private_pages(area.run)});
@@ -253,7 +259,7 @@ void capture_memory(StoppedProcess &process, CaptureState &state, ProcessImage &
         checked(stat(link.c_str(), &status), "stat", link);
         if (is_left_behind(process, state, area, {status.st_dev, status.st_ino}))
             continue;
-        if (area.shared && target.starts_with("/SYSV") && status.st_dev == state.system_v_device) {
+        if (is_segment && status.st_dev == state.system_v_device) {
             mapping.backing = Backing::kSystemV;
             mapping.object = static_cast<uint32_t>(status.st_ino);
             mapping.file_writable = area.flags.contains("mw");
@@ -272,9 +278,14 @@ void capture_memory(StoppedProcess &process, CaptureState &state, ProcessImage &
         own.anonymous = own.drop_zeroes = false;
         bool reachable = S_ISREG(status.st_mode) && !memory_file &&
                          is_reachable(process, target, status);
-        if (area.shared && !reachable)
-            throw Refused(process.label, describe(area),
-                          "its file is deleted or cannot be opened by its name");
+        if (area.shared && !reachable) {
+            std::optional<uint32_t> nameless =
+                nameless_file(process, link, target, area.flags.contains("mw"), state);
+            if (!nameless)
+                throw Refused(process.label, describe(area),
+                              "its file cannot be opened by its name");
+            mapping.nameless = *nameless;
+        }
         if (!area.shared)
             own.pool_extent = reference_extent(state, {status.st_dev, status.st_ino});
         if (own.pool_extent) {
@@ -282,7 +293,7 @@ void capture_memory(StoppedProcess &process, CaptureState &state, ProcessImage &
             own.pool_offset = area.offset;
             own.anonymous = state.extents[*own.pool_extent].anonymous;
             own.max_gap_bytes = kMaxPoolGapBytes;
-        } else if (reachable) {
+        } else if (reachable || mapping.nameless != kNoObject) {
             mapping.backing = Backing::kFile;
             mapping.path = target;
             mapping.file_writable = area.shared && area.flags.contains("mw");
@@ -304,7 +315,7 @@ void capture_memory(StoppedProcess &process, CaptureState &state, ProcessImage &
     }
     check_attachments(process, state, image);
     store_own_pages(process, state, image, scan, all, known);
-    capture_layout(process, image.layout);
+    capture_layout(process, state, image.layout);
 }
 
 }  // namespace venus

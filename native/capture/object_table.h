@@ -14,6 +14,12 @@
 
 namespace venus {
 
+struct ExternalEnd {
+    int fd;
+    FileIdentity identity;
+    int terminal = -1;  // index of the pty of which it is the master
+};
+
 // Everything that a capture gathers besides the processes.
 struct CaptureState {
     TreeImage image;
@@ -22,9 +28,10 @@ struct CaptureState {
     // Of the template that the sandbox was forked from: pages still there are referenced.
     std::vector<SealedExtent> inherited;
     std::vector<FileIdentity> inherited_plans;
-    std::vector<FileIdentity> external;      // files that belong to the daemon: pipes to it
+    std::vector<ExternalEnd> external;  // files that belong to the daemon: pipes and ptys to it
     std::map<std::pair<dev_t, ino_t>, uint32_t> memories;  // shared memory → SharedMemoryFile::memory
     std::map<std::pair<dev_t, ino_t>, uint32_t> pipes;
+    std::map<std::pair<dev_t, ino_t>, uint32_t> nameless;  // files → TreeImage::nameless
     dev_t system_v_device = 0;  // of shared memory segments, once there was one
     std::map<uint32_t, uint64_t> socket_inodes;  // of objects that are sockets
     pid_t init;

@@ -50,6 +50,7 @@ void capture_targets(const StoppedProcess &process, const ProcessImage &image, i
 void finish_descriptors(const StoppedTree &tree, CaptureState &state)
 {
     finish_sockets(state);
+    capture_terminal_queues(state);
     std::vector<bool> done(state.image.objects.size());
     for (size_t i = 0; i < tree.processes.size(); i++) {
         const ProcessImage &image = state.image.processes[i];

@@ -1,4 +1,6 @@
 // Unix sockets with what waits in them.
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -18,6 +20,7 @@ namespace venus {
 namespace {
 
 constexpr int kEstablished = 1;  // TCP_ESTABLISHED, for Unix sockets too
+constexpr size_t kPathPrefix = offsetof(sockaddr_un, sun_path);
 constexpr size_t kLargestMessage = 1 << 22;
 
 // Reads everything that waits, and leaves it there.
@@ -48,27 +51,30 @@ std::vector<QueuedMessage> peek_queue(const SeenFile &seen, int type)
                     close(reinterpret_cast<int *>(CMSG_DATA(header))[i]);
                 seen.refuse("descriptors are on their way in it");
             }
-        if (size == 0)
-            break;  // end of a stream; an empty datagram ends what can be seen
-        if (type != SOCK_STREAM && message.msg_namelen > sizeof(sa_family_t))
-            seen.refuse("a datagram with a sender's name waits in it");
-        queue.push_back({Bytes(buffer.begin(), buffer.begin() + size)});
+        if (size == 0 && type != SOCK_DGRAM)
+            break;  // the end of the stream
+        QueuedMessage found{Bytes(buffer.begin(), buffer.begin() + size), {}};
+        auto *bytes = reinterpret_cast<uint8_t *>(&sender);
+        if (type == SOCK_DGRAM && message.msg_namelen > sizeof(sa_family_t))
+            found.sender.assign(bytes, bytes + message.msg_namelen);
+        queue.push_back(std::move(found));
     }
     return queue;
 }
 
 void capture_bound_file(const SeenFile &seen, UnixSocket &socket)
 {
-    size_t prefix = offsetof(sockaddr_un, sun_path);
-    if (socket.bound_address.size() <= prefix || socket.bound_address[prefix] == 0)
+    if (socket.bound_address.size() <= kPathPrefix || socket.bound_address[kPathPrefix] == 0)
         return;
-    std::string path(reinterpret_cast<const char *>(socket.bound_address.data()) + prefix);
+    std::string path(reinterpret_cast<const char *>(socket.bound_address.data()) + kPathPrefix);
     if (path[0] != '/')
         seen.refuse("it is bound to a relative name");
     struct stat status;
     std::string outside = proc::path(seen.process.host_pid, "root" + path);
-    if (lstat(outside.c_str(), &status) < 0 || !S_ISSOCK(status.st_mode))
-        seen.refuse("the file that it is bound to is gone");
+    if (lstat(outside.c_str(), &status) < 0 || !S_ISSOCK(status.st_mode)) {
+        socket.file_gone = true;
+        return;
+    }
     IdMap users(proc::read_text(seen.process.proc_path("uid_map")));
     IdMap groups(proc::read_text(seen.process.proc_path("gid_map")));
     socket.mode = static_cast<int>(status.st_mode & 07777);
@@ -88,6 +94,28 @@ OpenFile capture_unix(const SeenFile &seen)
     else
         socket.queue = peek_queue(seen, socket.type);
     return socket;
+}
+
+// What a client has sent is in the queue of an end that nobody can look into before it is accepted.
+void add_waiting(CaptureState &state, const std::string &name, const UnixSocketState &kernel,
+                 const std::map<uint64_t, uint32_t> &objects, UnixSocket &listener)
+{
+    if (kernel.waiting.size() != kernel.read_queue)
+        throw Refused("the sandbox", name, "connections that are not known wait to be accepted");
+    for (uint64_t inode : kernel.waiting) {
+        auto client = objects.find(inode);
+        int sent = 0;
+        if (inode == 0 || client == objects.end())
+            throw Refused("the sandbox", name,
+                          "a connection waits to be accepted whose other end is closed");
+        checked(ioctl(state.object_files[client->second].get(), SIOCOUTQ, &sent),
+                "count the data of", name);
+        if (sent != 0)
+            throw Refused("the sandbox", name,
+                          "a connection waits to be accepted and data waits in it");
+        std::get<UnixSocket>(state.image.objects[client->second]).waiting = true;
+        listener.clients.push_back(client->second);
+    }
 }
 
 }  // namespace
@@ -120,6 +148,7 @@ void finish_sockets(CaptureState &state)
     if (state.socket_inodes.empty())
         return;
     finish_tcp(state);
+    std::vector<uint32_t> one_way;
     std::map<uint64_t, UnixSocketState> known = list_unix_sockets();
     std::map<uint64_t, uint32_t> objects;
     for (const auto &[object, inode] : state.socket_inodes)
@@ -135,8 +164,7 @@ void finish_sockets(CaptureState &state)
         const UnixSocketState &kernel = found->second;
         socket->shutdown = kernel.shutdown;
         if (socket->backlog >= 0) {
-            if (kernel.read_queue != 0)
-                throw Refused("the sandbox", name, "connections wait to be accepted");
+            add_waiting(state, name, kernel, objects, *socket);
             socket->backlog = static_cast<int>(kernel.backlog);
             continue;
         }
@@ -149,10 +177,30 @@ void finish_sockets(CaptureState &state)
         socket->connected = true;
         socket->peer = peer->second;
     }
+    // Many datagram sockets may send to one, which then is not connected to them.
+    for (const auto &[object, inode] : state.socket_inodes) {
+        auto *socket = std::get_if<UnixSocket>(&state.image.objects[object]);
+        if (socket == nullptr || socket->type != SOCK_DGRAM || socket->peer == kNoObject)
+            continue;
+        auto &peer = std::get<UnixSocket>(state.image.objects[socket->peer]);
+        if (peer.peer == object)
+            continue;
+        if (peer.bound_address.size() <= kPathPrefix)
+            throw Refused("the sandbox", "Unix socket " + std::to_string(inode),
+                          "it is connected to one without a name that is not connected to it");
+        one_way.push_back(object);
+    }
+    for (uint32_t object : one_way) {
+        auto &socket = std::get<UnixSocket>(state.image.objects[object]);
+        socket.peer_address = std::get<UnixSocket>(state.image.objects[socket.peer]).bound_address;
+        socket.connected = false;
+        socket.peer = kNoObject;
+    }
     // The accepted end of a connection has the name of its listener.
     for (const auto &[object, inode] : state.socket_inodes) {
         auto *socket = std::get_if<UnixSocket>(&state.image.objects[object]);
-        if (socket == nullptr || !socket->connected || socket->bound_address.size() <= 2)
+        if (socket == nullptr || !socket->connected || socket->waiting || socket->type == SOCK_DGRAM ||
+            socket->bound_address.size() <= kPathPrefix)
             continue;
         for (const auto &[other, unused] : state.socket_inodes) {
             auto *listener = std::get_if<UnixSocket>(&state.image.objects[other]);
@@ -162,9 +210,6 @@ void finish_sockets(CaptureState &state)
                 socket->listener = other;
             }
         }
-        if (!socket->accepted)
-            throw Refused("the sandbox", "Unix socket " + std::to_string(inode),
-                          "it is connected and has a name of its own");
     }
 }
 

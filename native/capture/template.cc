@@ -1,6 +1,7 @@
 #include "capture/template.h"
 
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 
 #include <chrono>
@@ -205,9 +206,13 @@ Template capture_template(pid_t init_host_pid, const std::vector<int> &externals
     if (on_external != "refuse" && on_external != "reset")
         throw os::Error("capture with on_external", on_external, EINVAL);
     Lineage lineage = parent ? parent->lineage() : Lineage{};
-    std::vector<FileIdentity> identities;
-    for (int fd : externals)
-        identities.push_back(identity_of(fd));
+    std::vector<ExternalEnd> ends;
+    for (int fd : externals) {
+        ends.push_back({fd, identity_of(fd), -1});
+        unsigned index;
+        if (ioctl(fd, TIOCGPTN, &index) == 0)
+            ends.back().terminal = static_cast<int>(index);
+    }
     std::optional<Template> result;
     std::exception_ptr failure;
     // ptrace belongs to a thread; what goes wrong half way is released with it at the latest.
@@ -215,7 +220,7 @@ Template capture_template(pid_t init_host_pid, const std::vector<int> &externals
         try {
             auto start = Clock::now();
             CaptureState state = capture_tree(
-                init_host_pid, identities, std::move(lineage), while_stopped,
+                init_host_pid, std::move(ends), std::move(lineage), while_stopped,
                 on_external == "reset", tracking);
             std::map<std::string, double> times = {{"capture", milliseconds_since(start)}};
             start = Clock::now();

@@ -25,10 +25,6 @@ Bytes query(const SeenFile &seen, unsigned long request)
 
 void capture_terminal_pair(const SeenFile &seen, CaptureState &state, int index, bool master)
 {
-    int waiting = 0;
-    checked(ioctl(seen.file, FIONREAD, &waiting), "count the input of", seen.describe());
-    if (waiting != 0)
-        seen.refuse(master ? "output waits in the terminal" : "input waits in the terminal");
     auto same = [&](const TerminalImage &terminal) { return terminal.index == index; };
     auto &terminals = state.image.terminals;
     auto known = std::find_if(terminals.begin(), terminals.end(), same);
@@ -38,6 +34,13 @@ void capture_terminal_pair(const SeenFile &seen, CaptureState &state, int index,
         terminal.settings = query<struct termios2>(seen, kGetSettings);
         terminal.window_size = query<struct winsize>(seen, TIOCGWINSZ);
         terminal.owner_uid = terminal.owner_gid = -1;
+        for (uint32_t slot = 0; slot < state.external.size(); slot++)
+            if (state.external[slot].terminal == index &&
+                state.external[slot].identity.device == seen.status.st_dev)
+                terminal.external_slot = slot;
+        if (terminal.external_slot != kNoObject)
+            state.image.external_slots =
+                std::max(state.image.external_slots, terminal.external_slot + 1);
         known = terminals.insert(terminals.end(), std::move(terminal));
     }
     int value = 0;

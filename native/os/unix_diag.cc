@@ -38,6 +38,11 @@ UnixSocketState parse(const unix_diag_msg *message, size_t bytes)
             memcpy(&lengths, value, sizeof lengths);
             found.read_queue = lengths.udiag_rqueue;
             found.backlog = lengths.udiag_wqueue;
+        } else if (attribute->nla_type == UNIX_DIAG_ICONS) {
+            std::vector<uint32_t> inodes((attribute->nla_len - sizeof *attribute) /
+                                         sizeof(uint32_t));
+            memcpy(inodes.data(), value, inodes.size() * sizeof inodes[0]);
+            found.waiting.assign(inodes.begin(), inodes.end());
         } else if (attribute->nla_type == kShutdownAttribute) {
             found.shutdown = *static_cast<const uint8_t *>(value);
         }
@@ -72,7 +77,7 @@ std::map<uint64_t, UnixSocketState> list_unix_sockets()
     query.header.nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP;
     query.request.sdiag_family = AF_UNIX;
     query.request.udiag_states = kAllStates;
-    query.request.udiag_show = UDIAG_SHOW_PEER | UDIAG_SHOW_RQLEN;
+    query.request.udiag_show = UDIAG_SHOW_PEER | UDIAG_SHOW_RQLEN | UDIAG_SHOW_ICONS;
     checked(send(fd.get(), &query, sizeof query, 0), "query", "Unix sockets");
     std::map<uint64_t, UnixSocketState> found;
     std::vector<char> buffer(65536);

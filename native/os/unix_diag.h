@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <vector>
 
 namespace venus {
 
@@ -11,6 +12,7 @@ struct UnixSocketState {
     uint64_t peer;        // inode; 0: none
     uint32_t read_queue;  // listening: connections that wait
     uint32_t backlog;     // listening
+    std::vector<uint64_t> waiting;  // listening: inodes of the clients, oldest first; 0: closed
     int shutdown;         // bit 0: cannot receive, bit 1: cannot send
 };
 

@@ -68,6 +68,43 @@ void add_file(const ProcessPlanContext &context, const FileEntry &entry, OpList 
     add_times(entry, ops);
 }
 
+void add_nameless(const ProcessPlanContext &context, const NamelessFile &file, Word number,
+                  OpList &ops)
+{
+    std::string object = "nameless file " + file.path;
+    Word path = ops.writer().text(file.path);
+    bool named = !file.name_taken && !file.never_named;
+    if (named)
+        ops.call(object, SYS_openat,
+                 {kHere, path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600},
+                 kTemporary);
+    else
+        ops.call(object, SYS_openat,
+                 {kHere, ops.writer().text(file.directory), O_RDWR | O_TMPFILE | O_CLOEXEC, 0600},
+                 kTemporary);
+    add_content_ops(context, object, file.size, file.content, ops);
+    ops.call(object, SYS_fchown, {kTemporary, file.uid, file.gid});
+    ops.call(object, SYS_fchmod, {kTemporary, file.mode});
+    uint64_t times[4] = {file.modified[0], file.modified[1], file.modified[0], file.modified[1]};
+    ops.call(object, SYS_utimensat,
+             {kTemporary, 0, ops.writer().data(times, sizeof times), 0});
+    if (named) {
+        ops.call(object, SYS_unlink, {path});
+        uint64_t before[4] = {0, UTIME_OMIT, file.directory_modified[0],
+                              file.directory_modified[1]};
+        ops.call(object, SYS_utimensat,
+                 {kHere, ops.writer().text(file.directory),
+                  ops.writer().data(before, sizeof before), 0});
+    }
+    // Held without the right to write, which would keep a process from being its program.
+    constexpr Word kAgain = 1;
+    ops.call(object, SYS_openat,
+             {kHere, ops.writer().text("/proc/self/fd/0"), O_RDONLY | O_CLOEXEC}, kAgain);
+    ops.call(object, SYS_dup3, {kAgain, number, O_CLOEXEC}, static_cast<int64_t>(number));
+    ops.call(object, SYS_close, {kAgain});
+    ops.call(object, SYS_close, {kTemporary});
+}
+
 }  // namespace
 
 // Content comes from the extent through a mapping: the descriptor of an extent is shared by all
@@ -92,6 +129,8 @@ void add_file_ops(const ProcessPlanContext &context, OpList &ops)
 {
     for (const FileEntry &entry : context.tree.files)
         add_file(context, entry, ops);
+    for (size_t i = 0; i < context.tree.nameless.size(); i++)
+        add_nameless(context, context.tree.nameless[i], word(context.descriptors.nameless) + i, ops);
 }
 
 }  // namespace venus

@@ -40,6 +40,7 @@ struct Mapping {
     bool locked = false;
     Backing backing = Backing::kAnonymous;
     std::string path;  // kFile
+    uint32_t nameless = kNoObject;  // kFile: instead of the path
     bool file_writable = false;  // kFile, kSystemV
     uint32_t object = 0;  // kSharedMemory: index into TreeImage::objects; kSystemV: the segment's id
     uint64_t offset = 0;
@@ -57,6 +58,7 @@ struct MemoryLayout {  // struct prctl_mm_map without its descriptor
     uint64_t arg_start, arg_end, env_start, env_end;
     Bytes auxv;
     std::string exe_path;
+    uint32_t exe_nameless = kNoObject;
 };
 
 // ---- threads ----
@@ -181,6 +183,7 @@ struct RegularFile {
     uint64_t offset;
     int flock = -1;  // LOCK_SH / LOCK_EX
     bool is_directory = false;
+    uint32_t nameless = kNoObject;  // index into TreeImage::nameless: no name leads to it
 };
 struct DeviceFile {
     std::string path;
@@ -237,6 +240,7 @@ struct TerminalSlave {
 };
 struct QueuedMessage {
     Bytes payload;
+    Bytes sender;  // datagrams: its address, empty without a name
 };
 struct SocketOption {
     int level, name;
@@ -247,13 +251,17 @@ struct UnixSocket {
     int flags;
     uint32_t peer = kNoObject;  // connected to this object
     bool connected = false;     // without a peer: the other end is closed
-    bool accepted = false;      // made by a listener that still is there
-    uint32_t listener = kNoObject;
+    bool waiting = false;       // to be accepted by a listener
+    bool accepted = false;      // has the name of a listener
+    uint32_t listener = kNoObject;  // none: it is closed
+    std::vector<uint32_t> clients;  // listening: that wait to be accepted, oldest first
+    Bytes peer_address;             // of datagrams that go to a socket which is not connected back
     std::vector<QueuedMessage> queue;  // waiting to be read here
     std::vector<SocketOption> options;
     int shutdown = 0;  // bit 0: cannot receive, bit 1: cannot send
     Bytes bound_address;
     int backlog = -1;  // listening when >= 0
+    bool file_gone = false;     // that it was bound to
     int mode = 0, owner_uid = 0, owner_gid = 0;  // of the bound file
 };
 struct Datagram {
@@ -318,6 +326,11 @@ struct TerminalImage {
     Bytes window_size;  // struct winsize
     bool master_locked = false;
     bool packet_mode = false;
+    bool stopped = false;  // by ^S
+    bool hung_up = false;  // the slave was open and nobody has it any more
+    uint32_t external_slot = kNoObject;  // the caller of the capture holds the master
+    Bytes input;   // waits for the slave, also a line that is not complete
+    Bytes output;  // waits for the master
     int owner_uid, owner_gid, mode;
 };
 
@@ -334,6 +347,17 @@ struct FileEntry {
     std::string link_to;  // another name of this file, made before
     std::vector<std::pair<std::string, Bytes>> attributes;
     bool only_times = false;  // a directory whose content is complete
+};
+
+// A file that is open or mapped but has no name: deleted, replaced, or made without one.
+struct NamelessFile {
+    std::string path, directory;  // that it had
+    bool name_taken = false;
+    bool never_named = false;  // O_TMPFILE: it may get a name still
+    uint32_t mode, uid, gid;
+    uint64_t modified[2], directory_modified[2];
+    uint64_t size;
+    std::vector<ExtentPiece> content;
 };
 
 // ---- System V objects ----
@@ -385,6 +409,7 @@ struct TreeImage {
     std::vector<TerminalImage> terminals;
     std::vector<ExtentImage> extents;
     std::vector<FileEntry> files;  // in the order in which they are made
+    std::vector<NamelessFile> nameless;
     SystemVImage system_v;
     uint32_t external_slots = 0;
     std::vector<VdsoPart> vdso;  // of any process of this kernel: of the one that captures

@@ -51,6 +51,11 @@ uint64_t WindowLayout::leaving_counter(uint32_t process) const
     return shared + offsetof(vr_shared, leaving) + process * sizeof(uint32_t);
 }
 
+std::string nameless_path(const DescriptorLayout &layout, uint32_t index)
+{
+    return "/proc/self/fd/" + std::to_string(layout.nameless + static_cast<int>(index));
+}
+
 DescriptorLayout lay_out_descriptors(const TreeImage &tree)
 {
     int highest = kMinObjectDescriptor - 1;
@@ -62,7 +67,9 @@ DescriptorLayout lay_out_descriptors(const TreeImage &tree)
     layout.extents = layout.objects + static_cast<int>(tree.objects.size());
     layout.externals = layout.extents + static_cast<int>(tree.extents.size());
     layout.shared = layout.externals + static_cast<int>(tree.external_slots);
-    layout.end = layout.shared + 1;
+    layout.nameless = layout.shared + 1;
+    layout.masters = layout.nameless + static_cast<int>(tree.nameless.size());
+    layout.end = layout.masters + static_cast<int>(tree.terminals.size());
     return layout;
 }
 

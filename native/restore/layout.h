@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <string>
 #include <vector>
 
 #include "restore/image.h"
@@ -14,6 +15,8 @@ struct DescriptorLayout {
     int extents;   // received: memory
     int externals;  // received: ends that belong to the daemon
     int shared;    // received: the shared pages of this fork
+    int nameless;  // files without a name
+    int masters;   // of ptys whose master goes to the caller of the fork: by index in the tree
     int end;
 };
 
@@ -32,6 +35,8 @@ struct ProcessPlanContext {
     WindowLayout window;
 };
 
+// How a process that rebuilds itself opens a file without a name.
+std::string nameless_path(const DescriptorLayout &layout, uint32_t index);
 DescriptorLayout lay_out_descriptors(const TreeImage &tree);
 // An address range that no process of the tree uses. Throws when there is none.
 WindowLayout lay_out_window(const TreeImage &tree);

@@ -136,7 +136,7 @@ void advise(const Mapping &mapping, OpList &ops)
         ops.call(describe(mapping), SYS_mlock, {mapping.area.start, mapping.area.size()});
 }
 
-void add_layout_ops(const ProcessImage &process, OpList &ops)
+void add_layout_ops(const ProcessPlanContext &context, const ProcessImage &process, OpList &ops)
 {
     const MemoryLayout &layout = process.layout;
     struct prctl_mm_map map{};
@@ -155,11 +155,14 @@ void add_layout_ops(const ProcessImage &process, OpList &ops)
     map.auxv = reinterpret_cast<__u64 *>(writer.data(layout.auxv));
     map.auxv_size = static_cast<__u32>(layout.auxv.size());
     map.exe_fd = kTemporary;
-    ops.call(layout.exe_path, SYS_openat,
-             {word(AT_FDCWD), writer.text(layout.exe_path), O_RDONLY | O_CLOEXEC}, kTemporary);
+    std::string exe = layout.exe_nameless == kNoObject
+                          ? layout.exe_path
+                          : nameless_path(context.descriptors, layout.exe_nameless);
+    ops.call(exe, SYS_openat, {word(AT_FDCWD), writer.text(exe), O_RDONLY | O_CLOEXEC},
+             kTemporary);
     ops.call("memory layout", SYS_prctl,
              {PR_SET_MM, PR_SET_MM_MAP, writer.object(map), sizeof map});
-    ops.call(layout.exe_path, SYS_close, {kTemporary});
+    ops.call(exe, SYS_close, {kTemporary});
 }
 
 }  // namespace
@@ -176,8 +179,11 @@ void add_memory_ops(const ProcessPlanContext &context, const ProcessImage &proce
     };
     uint64_t previous_end = 0;
     for (const Mapping &mapping : process.mappings) {
+        std::string path = mapping.nameless == kNoObject
+                               ? mapping.path
+                               : nameless_path(context.descriptors, mapping.nameless);
         // Consecutive mappings of one file share one open.
-        if (mapping.backing != Backing::kFile || mapping.path != open_path ||
+        if (mapping.backing != Backing::kFile || path != open_path ||
             mapping.file_writable != open_writable)
             close_file();
         switch (mapping.backing) {
@@ -187,14 +193,13 @@ void add_memory_ops(const ProcessPlanContext &context, const ProcessImage &proce
         case Backing::kFile:
             if (open_path.empty()) {
                 int access = mapping.file_writable ? O_RDWR : O_RDONLY;
-                ops.call(mapping.path, SYS_openat,
-                         {word(AT_FDCWD), writer.text(mapping.path), word(access | O_CLOEXEC)},
-                         kTemporary);
-                open_path = mapping.path;
+                ops.call(path, SYS_openat,
+                         {word(AT_FDCWD), writer.text(path), word(access | O_CLOEXEC)}, kTemporary);
+                open_path = path;
                 open_writable = mapping.file_writable;
             }
             if (!pieces_cover(mapping))
-                ops.call(mapping.path, SYS_mmap,
+                ops.call(path, SYS_mmap,
                          {mapping.area.start, mapping.area.size(), mapping.protection,
                           flags_of(mapping), kTemporary, mapping.offset},
                          static_cast<int64_t>(mapping.area.start));
@@ -223,7 +228,7 @@ void add_memory_ops(const ProcessPlanContext &context, const ProcessImage &proce
                  static_cast<int64_t>(part.area.start));
         parked += bytes;
     }
-    add_layout_ops(process, ops);
+    add_layout_ops(context, process, ops);
 }
 
 }  // namespace venus

@@ -33,8 +33,11 @@ struct Maker {
 
     void operator()(const RegularFile &file)
     {
+        std::string path = file.nameless == kNoObject
+                               ? file.path
+                               : nameless_path(context.descriptors, file.nameless);
         ops.call(file.path, SYS_openat,
-                 {word(AT_FDCWD), writer().text(file.path),
+                 {word(AT_FDCWD), writer().text(path),
                   word((file.flags & ~kOnlyAtOpen) | O_CLOEXEC)},
                  kTemporary);
         if (file.offset != 0 && !(file.flags & O_PATH))

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <stddef.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
@@ -27,8 +28,16 @@ public:
             if (auto *socket = std::get_if<UnixSocket>(&objects[i]); socket && !socket->connected)
                 make_alone(i, *socket);
         for (uint32_t i = 0; i < objects.size(); i++)
-            if (auto *socket = std::get_if<UnixSocket>(&objects[i]); socket && socket->connected)
+            if (auto *socket = std::get_if<UnixSocket>(&objects[i]);
+                socket && socket->connected && !socket->waiting)
                 make_connection(i, *socket);
+        // After those that were accepted: a listener gives the oldest first.
+        for (uint32_t i = 0; i < objects.size(); i++)
+            if (auto *socket = std::get_if<UnixSocket>(&objects[i]))
+                make_waiting(*socket);
+        for (uint32_t i = 0; i < objects.size(); i++)
+            if (auto *socket = std::get_if<UnixSocket>(&objects[i]); socket && !socket->connected)
+                fill_datagrams(i, *socket);
     }
 
 private:
@@ -53,29 +62,107 @@ private:
     void make_alone(uint32_t object, const UnixSocket &socket)
     {
         std::string name = "Unix socket";
-        PlanWriter &writer = ops_.writer();
-        if (!socket.queue.empty())
-            throw Refused("the sandbox", name, "datagrams wait in a socket without a peer");
         ops_.call(name, SYS_socket, {AF_UNIX, word(socket.type | SOCK_CLOEXEC), 0}, kFirst);
         set_options(name, socket, kFirst);
-        const Bytes &address = socket.bound_address;
-        bool named = address.size() > kPathPrefix;
-        if (named && address[kPathPrefix] != 0) {
-            // The file is there, a copy of the original's; a socket makes its own.
-            std::string path(reinterpret_cast<const char *>(address.data()) + kPathPrefix);
-            name += " " + path;
-            ops_.call(name, SYS_unlink, {writer.text(path)});
-            ops_.call(name, SYS_bind, {kFirst, writer.data(address), address.size()});
-            ops_.call(name, SYS_chown,
-                      {writer.text(path), word(socket.owner_uid), word(socket.owner_gid)});
-            ops_.call(name, SYS_chmod, {writer.text(path), word(socket.mode)});
-        } else if (named) {
-            ops_.call(name, SYS_bind, {kFirst, writer.data(address), address.size()});
-        }
+        bind(name, socket, kFirst);
         if (socket.backlog >= 0)
             ops_.call(name, SYS_listen, {kFirst, word(socket.backlog)});
         finish(name, socket, kFirst);
         take(name, kFirst, object);
+    }
+
+    static std::string path_of(const Bytes &address)
+    {
+        if (address.size() <= kPathPrefix || address[kPathPrefix] == 0)
+            return "";
+        return std::string(reinterpret_cast<const char *>(address.data()) + kPathPrefix,
+                           strnlen(reinterpret_cast<const char *>(address.data()) + kPathPrefix,
+                                   address.size() - kPathPrefix));
+    }
+
+    void bind(const std::string &name, const UnixSocket &socket, Word number)
+    {
+        PlanWriter &writer = ops_.writer();
+        const Bytes &address = socket.bound_address;
+        if (address.size() <= kPathPrefix)
+            return;
+        std::string path = path_of(address);
+        // The file is there, a copy of the original's; a socket makes its own.
+        if (!path.empty() && !socket.file_gone)
+            ops_.call(name, SYS_unlink, {writer.text(path)});
+        ops_.call(name, SYS_bind, {number, writer.data(address), address.size()});
+        if (path.empty())
+            return;
+        if (socket.file_gone) {
+            ops_.call(name, SYS_unlink, {writer.text(path)});
+            return;
+        }
+        ops_.call(name, SYS_chown,
+                  {writer.text(path), word(socket.owner_uid), word(socket.owner_gid)});
+        ops_.call(name, SYS_chmod, {writer.text(path), word(socket.mode)});
+    }
+
+    void make_waiting(const UnixSocket &listener)
+    {
+        std::string name = "waiting Unix connection";
+        for (uint32_t object : listener.clients) {
+            const auto &client = std::get<UnixSocket>(context_.tree.objects[object]);
+            ops_.call(name, SYS_socket, {AF_UNIX, word(client.type | SOCK_CLOEXEC), 0}, kFirst);
+            set_options(name, client, kFirst);
+            bind(name, client, kFirst);
+            connect(name, listener, kFirst);
+            finish(name, client, kFirst);
+            take(name, kFirst, object);
+        }
+    }
+
+    void connect(const std::string &name, const UnixSocket &listener, Word number)
+    {
+        if (listener.file_gone)
+            throw Refused("the sandbox", name, "the file of its listener is gone");
+        ops_.call(name, SYS_connect,
+                  {number, ops_.writer().data(listener.bound_address),
+                   listener.bound_address.size()});
+    }
+
+    // Datagrams from anybody, then the one that it sends to.
+    void fill_datagrams(uint32_t object, const UnixSocket &socket)
+    {
+        std::string name = "Unix datagram";
+        PlanWriter &writer = ops_.writer();
+        for (const QueuedMessage &message : socket.queue) {
+            uint32_t sender = named(message.sender);
+            Word from = sender == kNoObject ? kFirst : own(sender);
+            if (sender == kNoObject) {
+                ops_.call(name, SYS_socket, {AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0}, kFirst);
+                if (!path_of(message.sender).empty())
+                    throw Refused("the sandbox", name, "its sender is closed and had a file");
+                if (!message.sender.empty())
+                    ops_.call(name, SYS_bind,
+                              {kFirst, writer.data(message.sender), message.sender.size()});
+            }
+            if (socket.file_gone || socket.bound_address.size() <= kPathPrefix)
+                throw Refused("the sandbox", name, "it waits where no name leads to");
+            ops_.call(name, SYS_sendto,
+                      {from, writer.data(message.payload), message.payload.size(), kMessageFlags,
+                       writer.data(socket.bound_address), socket.bound_address.size()},
+                      static_cast<int64_t>(message.payload.size()));
+            if (sender == kNoObject)
+                ops_.call(name, SYS_close, {kFirst});
+        }
+        if (!socket.peer_address.empty())
+            ops_.call(name, SYS_connect,
+                      {own(object), writer.data(socket.peer_address), socket.peer_address.size()});
+    }
+
+    uint32_t named(const Bytes &address) const
+    {
+        for (uint32_t i = 0; i < context_.tree.objects.size(); i++)
+            if (auto *socket = std::get_if<UnixSocket>(&context_.tree.objects[i]);
+                socket && !address.empty() && socket->type == SOCK_DGRAM &&
+                socket->bound_address == address)
+                return i;
+        return kNoObject;
     }
 
     void send_queue(const std::string &name, const UnixSocket &receiver, Word sender)
@@ -91,8 +178,6 @@ private:
     {
         std::string name = "Unix connection";
         bool alone = socket.peer == kNoObject;
-        if (alone && socket.accepted)
-            throw Refused("the sandbox", name, "a named end whose other end is closed");
         const UnixSocket *peer =
             alone ? nullptr : &std::get<UnixSocket>(context_.tree.objects[socket.peer]);
         if (peer && socket.peer == object)
@@ -103,10 +188,13 @@ private:
         if (peer && (peer->accepted || (!socket.accepted && socket.peer < object)))
             return;
         if (socket.accepted) {
-            connect_through(socket, name);
+            connect_through(socket, peer, name);
         } else {
             ops_.call(name, SYS_socketpair,
                       {AF_UNIX, word(socket.type | SOCK_CLOEXEC), 0, context_.window.work_area()});
+            bind(name, socket, kFirst);
+            if (peer)
+                bind(name, *peer, kSecond);
         }
         set_options(name, socket, kFirst);
         if (peer)
@@ -135,14 +223,15 @@ private:
     }
 
     // 1 = client, 0 = accepted end, so that the latter has its listener's name.
-    void connect_through(const UnixSocket &accepted, const std::string &name)
+    void connect_through(const UnixSocket &accepted, const UnixSocket *client,
+                         const std::string &name)
     {
-        PlanWriter &writer = ops_.writer();
         constexpr Word kUnused = 0, kThird = 2;
         ops_.call(name, SYS_dup3, {own(accepted.listener), kUnused, O_CLOEXEC}, kUnused);
         ops_.call(name, SYS_socket, {AF_UNIX, word(accepted.type | SOCK_CLOEXEC), 0}, kSecond);
-        ops_.call(name, SYS_connect,
-                  {kSecond, writer.data(accepted.bound_address), accepted.bound_address.size()});
+        if (client)
+            bind(name, *client, kSecond);
+        connect(name, std::get<UnixSocket>(context_.tree.objects[accepted.listener]), kSecond);
         ops_.call(name, SYS_accept4, {kUnused, 0, 0, SOCK_CLOEXEC}, kThird);
         ops_.call(name, SYS_dup3, {kThird, kFirst, O_CLOEXEC}, kFirst);
         ops_.call(name, SYS_close, {kThird});

@@ -14,9 +14,10 @@ from tests.fidelity.rows import GO, READY, RESULT, touch, wait_for
 CASES = {
     "inotify": "this kind of file is not supported",
     "pidfd": "not supported",
-    "deleted-file": "it is deleted or replaced",
+    "deleted-name": "it is deleted but has other names",
     "deleted-directory": "its name no longer leads to it",
     "waiting-request": "it waits to be accepted and data waits in it",
+    "waiting-unix-request": "a connection waits to be accepted and data waits in it",
     "urgent-data": "urgent data waits in it",
     "packet-filter": "a packet filter is attached",
     "descriptor-in-flight": "descriptors are on their way",

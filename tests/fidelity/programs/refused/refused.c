@@ -11,6 +11,7 @@
 #include <sys/sem.h>
 #include <sys/shm.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 
 static int listen_locally(struct sockaddr_in *name) {
   socklen_t size = sizeof *name;
@@ -50,8 +51,14 @@ int main(int argc, char **argv) {
     MUST(inotify_init() >= 0);
   } else if (!strcmp(what, "pidfd")) {
     MUST(syscall(SYS_pidfd_open, getpid(), 0) >= 0);
-  } else if (!strcmp(what, "deleted-file")) {
-    MUST(open("/var/tmp/deleted", O_RDWR | O_CREAT, 0600) >= 0 && unlink("/var/tmp/deleted") == 0);
+  } else if (!strcmp(what, "deleted-name")) {
+    MUST(open("/var/tmp/deleted", O_RDWR | O_CREAT, 0600) >= 0);
+    MUST(link("/var/tmp/deleted", "/var/tmp/other") == 0 && unlink("/var/tmp/deleted") == 0);
+  } else if (!strcmp(what, "waiting-unix-request")) {
+    struct sockaddr_un service = {AF_UNIX, "/var/tmp/service"};
+    int listener = socket(AF_UNIX, SOCK_STREAM, 0), client = socket(AF_UNIX, SOCK_STREAM, 0);
+    MUST(bind(listener, (struct sockaddr *)&service, sizeof service) == 0 && listen(listener, 2) == 0);
+    MUST(connect(client, (struct sockaddr *)&service, sizeof service) == 0 && write(client, "GET", 3) == 3);
   } else if (!strcmp(what, "deleted-directory")) {
     MUST(mkdir("/var/tmp/directory", 0700) == 0 && chdir("/var/tmp/directory") == 0 && rmdir("/var/tmp/directory") == 0);
   } else if (!strcmp(what, "waiting-request")) {

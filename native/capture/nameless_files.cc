@@ -1,0 +1,96 @@
+#include "capture/nameless_files.h"
+
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "capture/id_map.h"
+#include "os/checked.h"
+#include "os/proc.h"
+#include "restore/refused.h"
+
+namespace venus {
+namespace {
+
+constexpr const char kDeleted[] = " (deleted)";
+constexpr uint64_t kLargestBytes = uint64_t{256} << 20;
+constexpr blkcnt_t kBlockBytes = 512;
+
+// Inside the sandbox's root; only looked at.
+std::optional<struct stat> look_at(const StoppedProcess &process, const std::string &path)
+{
+    std::string root_path = process.proc_path("root");
+    os::UniqueFd root(checked(open(root_path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC), "open",
+                              root_path));
+    open_how how{};
+    how.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC;
+    how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
+    os::UniqueFd found(static_cast<int>(
+        syscall(SYS_openat2, root.get(), path.c_str(), &how, sizeof how)));
+    struct stat status;
+    if (!found || fstat(found.get(), &status) < 0)
+        return std::nullopt;
+    return status;
+}
+
+// "#" and a number is what the kernel shows of a file that was made without a name (O_TMPFILE).
+bool has_number_for_name(const std::string &path)
+{
+    std::string name = path.substr(path.rfind('/') + 1);
+    return name.size() > 1 && name[0] == '#' && name.find_first_not_of("0123456789", 1) == name.npos;
+}
+
+}  // namespace
+
+std::optional<uint32_t> nameless_file(const StoppedProcess &process, const std::string &link,
+                                      const std::string &target, bool writable,
+                                      CaptureState &state)
+{
+    struct stat status;
+    checked(stat(link.c_str(), &status), "stat", link);
+    if (!S_ISREG(status.st_mode) || !target.starts_with("/") || !target.ends_with(kDeleted))
+        return std::nullopt;
+    // A layer below does not count the removals of layers above it: a file that can only be read
+    // may have a link count although it is gone.
+    if (status.st_nlink > 1 || (status.st_nlink == 1 && writable))
+        throw Refused(process.label, target, "it is deleted but has other names");
+    auto key = std::pair(status.st_dev, status.st_ino);
+    auto known = state.nameless.find(key);
+    if (known != state.nameless.end())
+        return known->second;
+    if (static_cast<uint64_t>(status.st_blocks * kBlockBytes) > kLargestBytes)
+        throw Refused(process.label, target, "it is deleted and larger than 256 MiB");
+    NamelessFile file{};
+    file.path = target.substr(0, target.size() - (sizeof kDeleted - 1));
+    file.mode = status.st_mode & 07777;
+    IdMap users(proc::read_text(process.proc_path("uid_map")));
+    IdMap groups(proc::read_text(process.proc_path("gid_map")));
+    std::optional<uint32_t> uid = users.inner(status.st_uid), gid = groups.inner(status.st_gid);
+    if (!uid || !gid)
+        throw Refused(process.label, target, "its owner has no name in the sandbox");
+    file.uid = *uid;
+    file.gid = *gid;
+    file.modified[0] = static_cast<uint64_t>(status.st_mtim.tv_sec);
+    file.modified[1] = static_cast<uint64_t>(status.st_mtim.tv_nsec);
+    file.size = static_cast<uint64_t>(status.st_size);
+    file.directory = file.path.substr(0, std::max<size_t>(1, file.path.rfind('/')));
+    std::optional<struct stat> directory = look_at(process, file.directory);
+    if (!directory || !S_ISDIR(directory->st_mode)) {
+        file.directory = "/";  // its own is gone too
+        file.path = file.path.substr(file.path.rfind('/'));
+        directory = look_at(process, file.directory);
+    }
+    file.directory_modified[0] = static_cast<uint64_t>(directory->st_mtim.tv_sec);
+    file.directory_modified[1] = static_cast<uint64_t>(directory->st_mtim.tv_nsec);
+    file.never_named = has_number_for_name(file.path);
+    file.name_taken = look_at(process, file.path).has_value();
+    os::UniqueFd readable(checked(open(link.c_str(), O_RDONLY | O_CLOEXEC), "open", target));
+    file.content = copy_shared_memory(state, readable.get(), file.size);
+    auto index = static_cast<uint32_t>(state.image.nameless.size());
+    state.image.nameless.push_back(std::move(file));
+    state.nameless[key] = index;
+    return index;
+}
+
+}  // namespace venus
