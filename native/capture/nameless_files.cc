@@ -77,7 +77,8 @@ std::optional<uint32_t> nameless_file(const StoppedProcess &process, const std::
     file.directory = file.path.substr(0, std::max<size_t>(1, file.path.rfind('/')));
     std::optional<struct stat> directory = look_at(process, file.directory);
     if (!directory || !S_ISDIR(directory->st_mode)) {
-        file.directory = "/";  // its own is gone too
+        // Its own is gone too. (Not assigned: GCC 12 takes that for a copy that overlaps.)
+        file.directory = std::string(1, '/');
         file.path = file.path.substr(file.path.rfind('/'));
         directory = look_at(process, file.directory);
     }
