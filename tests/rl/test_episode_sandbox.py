@@ -245,6 +245,7 @@ def test_a_group_is_prepared_once_and_each_sample_is_alone_in_its_fork(
     daemon: DaemonProcess,
 ) -> None:
     episodes, sharing, programs = play_group(daemon, RANDOM)
+    assert [each.failure for each in episodes] == [None] * 4
     assert [each.outcome for each in episodes] == [Outcome.SOLVED] * 4
     drawn = {each.turns[0].observation for each in episodes}
     assert len(drawn) == 1 and drawn != {""}
@@ -256,6 +257,7 @@ def test_a_group_is_prepared_once_and_each_sample_is_alone_in_its_fork(
 
 def test_preparing_each_anew_is_still_there(daemon: DaemonProcess) -> None:
     episodes, sharing, _ = play_group(daemon, RANDOM, prepare_once=False)
+    assert [each.failure for each in episodes] == [None] * 4
     assert len({each.turns[0].observation for each in episodes}) == 4
     assert (sharing.templates, sharing.forks) == (0, 0)
 
@@ -263,12 +265,14 @@ def test_preparing_each_anew_is_still_there(daemon: DaemonProcess) -> None:
 def test_a_preparation_that_fails_fails_the_whole_group(daemon: DaemonProcess) -> None:
     episodes, sharing, programs = play_group(daemon, "echo why >&2; exit 9")
     assert [each.outcome for each in episodes] == [Outcome.FAILED] * 4
-    assert all("why" in (each.failure or "") for each in episodes)
+    failures = [each.failure or "" for each in episodes]
+    assert all("why" in each for each in failures), failures
     assert (sharing.forks, programs) == (0, 1)
 
 
 def test_what_cannot_be_captured_is_prepared_for_each(daemon: DaemonProcess) -> None:
     episodes, sharing, _ = play_group(daemon, f"{RANDOM}; {PIDFD} sleep 0.3")
+    assert [each.failure for each in episodes] == [None] * 4
     assert [each.outcome for each in episodes] == [Outcome.SOLVED] * 4
     assert len({each.turns[0].observation for each in episodes}) == 4
     assert sharing.forks == 0
