@@ -15,13 +15,11 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-import time
 from pathlib import Path
 
 import click
 
 from bench.common import (
-    Sample,
     Subject,
     bwrap_command,
     measure,
@@ -30,45 +28,10 @@ from bench.common import (
     timed_program,
     unpacked_image,
 )
+from bench.first_byte import ECHO, through_client, through_socket
 from bench.raw import RawConnection
 from bench.runc import Runc
 from sandboxd.client import Sandbox
-from sandboxd.protocol import FrameType
-
-ECHO = ("/bin/echo", "hello")
-
-
-def venus(socket: str, hostname: str | None = None) -> Sample:
-    """A sandbox with a name of its own is never one that was launched ahead."""
-
-    def sample() -> float:
-        begin = time.perf_counter()
-        with Sandbox.create(socket=socket, hostname=hostname) as sandbox:
-            with sandbox.commands.run(ECHO, True) as handle:
-                output = iter(handle)
-                next(output)
-                taken = time.perf_counter() - begin
-                for _ in output:
-                    pass
-        return taken * 1000
-
-    return sample
-
-
-def venus_raw(connection: RawConnection) -> Sample:
-    def sample() -> float:
-        begin = time.perf_counter()
-        sandbox_id = connection.create("base")
-        taken = None
-        for frame_type in connection.run(sandbox_id, list(ECHO)):
-            if frame_type is FrameType.STDOUT and taken is None:
-                taken = time.perf_counter() - begin
-        connection.kill(sandbox_id)
-        if taken is None:
-            raise RuntimeError("echo wrote nothing")
-        return taken * 1000
-
-    return sample
 
 
 @click.command(help=__doc__)
@@ -82,9 +45,12 @@ def main(socket: str, rounds: int) -> None:
         runc = Runc(place, rootfs).run_command(*ECHO) if Runc.installed() else None
         connection = stack.enter_context(contextlib.closing(RawConnection(socket)))
         subjects = [
-            Subject("venus", venus(socket)),
-            Subject("venus_raw", venus_raw(connection)),
-            Subject("venus_cold", venus(socket, hostname="cold")),
+            Subject("venus", through_client(lambda: Sandbox.create(socket=socket))),
+            Subject("venus_raw", through_socket(connection, lambda: connection.create("base"))),
+            # With a name of its own it is never one that was launched ahead.
+            Subject(
+                "venus_cold", through_client(lambda: Sandbox.create(socket=socket, hostname="cold"))
+            ),
             Subject("bwrap", timed_program("byte", bwrap)),
             Subject("runc", timed_program("byte", runc)),
             Subject("floor", timed_floor("create", *ECHO)),

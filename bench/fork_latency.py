@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-import time
 from pathlib import Path
 
 import click
@@ -31,44 +30,12 @@ from bench.common import (
     timed_program,
     unpacked_image,
 )
+from bench.first_byte import ECHO, through_client, through_socket
 from bench.raw import RawConnection
 from bench.runc import Runc
 from sandboxd.client import Sandbox, Template
-from sandboxd.protocol import FrameType
 
-ECHO = ("/bin/echo", "hello")
 WARM_ROUNDS = 3
-
-
-def venus(socket: str, template: Template) -> Sample:
-    def sample() -> float:
-        begin = time.perf_counter()
-        with Sandbox.create(template=template, socket=socket) as sandbox:
-            with sandbox.commands.run(ECHO, True) as handle:
-                output = iter(handle)
-                next(output)
-                taken = time.perf_counter() - begin
-                for _ in output:
-                    pass
-        return taken * 1000
-
-    return sample
-
-
-def venus_raw(connection: RawConnection, template: Template) -> Sample:
-    def sample() -> float:
-        begin = time.perf_counter()
-        sandbox_id = connection.fork(template.template_id)
-        taken = None
-        for frame_type in connection.run(sandbox_id, list(ECHO)):
-            if frame_type is FrameType.STDOUT and taken is None:
-                taken = time.perf_counter() - begin
-        connection.kill(sandbox_id)
-        if taken is None:
-            raise RuntimeError("echo wrote nothing")
-        return taken * 1000
-
-    return sample
 
 
 @click.command(help=__doc__)
@@ -83,10 +50,17 @@ def main(socket: str, rounds: int) -> None:
         connection = stack.enter_context(contextlib.closing(RawConnection(socket)))
         runc = Runc(place, rootfs) if Runc.installed() else None
         subjects = [
-            Subject("single", venus(socket, single)),
-            Subject("tree", venus(socket, tree)),
-            Subject("single_raw", venus_raw(connection, single)),
-            Subject("tree_raw", venus_raw(connection, tree)),
+            Subject(
+                "single", through_client(lambda: Sandbox.create(template=single, socket=socket))
+            ),
+            Subject("tree", through_client(lambda: Sandbox.create(template=tree, socket=socket))),
+            Subject(
+                "single_raw",
+                through_socket(connection, lambda: connection.fork(single.template_id)),
+            ),
+            Subject(
+                "tree_raw", through_socket(connection, lambda: connection.fork(tree.template_id))
+            ),
             Subject("bwrap", timed_program("byte", bwrap_command(rootfs, *ECHO))),
             Subject("runc", timed_program("byte", runc.run_command(*ECHO) if runc else None)),
             Subject("floor", timed_floor("create", *ECHO)),
