@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from sandboxd.cli.listing import list_options, print_list
 from sandboxd.cli.options import as_json, fork_options, sandbox_options
 from sandboxd.cli.units import parse_pairs, show_duration, show_size, table
 from sandboxd.client import Daemon, Sandbox, SandboxInfo, SandboxMetrics, VenusError
@@ -33,20 +34,13 @@ def create(
 
 
 @click.command()
-@click.option("-q", "--quiet", is_flag=True, help="Print ids only.")
-@click.option("-l", "--label", multiple=True, metavar="NAME=VALUE", help="Only those with it.")
-@as_json
+@list_options
 @click.pass_obj
 def ls(socket: str, quiet: bool, label: tuple[str, ...], as_json: bool) -> None:
     """List your sandboxes; root sees everybody's."""
     found = Sandbox.list(parse_pairs(label, "--label"), socket=socket)
-    if as_json:
-        click.echo(json.dumps([dataclasses.asdict(info) for info in found]))
-    elif quiet:
-        for info in found:
-            click.echo(info.id)
-    else:
-        click.echo(table(_LS_HEADER, [_ls_row(info, time.time()) for info in found]))
+    now = time.time()
+    print_list(found, quiet, as_json, _LS_HEADER, lambda info: _ls_row(info, now))
 
 
 _LS_HEADER = ("ID", "IMAGE", "STATE", "AGE", "LEFT", "MEMORY", "CPUS", "UID", "LABELS")

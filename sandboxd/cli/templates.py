@@ -12,8 +12,9 @@ from typing import Any
 
 import click
 
+from sandboxd.cli.listing import list_options, print_list
 from sandboxd.cli.options import as_json, fork_options, sandbox_options
-from sandboxd.cli.units import parse_pairs, show_duration, show_size, table
+from sandboxd.cli.units import parse_pairs, show_duration, show_size
 from sandboxd.client import Sandbox, Template, TemplateInfo
 
 _LABEL_HELP = "Label, for template ls."
@@ -94,20 +95,13 @@ def _content(entry: dict[str, Any], beside: Path) -> bytes:
 
 
 @template.command("ls")
-@click.option("-q", "--quiet", is_flag=True, help="Print ids only.")
-@click.option("-l", "--label", multiple=True, metavar="NAME=VALUE", help="Only those with it.")
-@as_json
+@list_options
 @click.pass_obj
 def list_templates(socket: str, quiet: bool, label: tuple[str, ...], as_json: bool) -> None:
     """List your templates; root sees everybody's."""
     found = Template.list(parse_pairs(label, "--label"), socket=socket)
-    if as_json:
-        click.echo(json.dumps([dataclasses.asdict(info) for info in found]))
-    elif quiet:
-        for info in found:
-            click.echo(info.id)
-    else:
-        click.echo(table(_HEADER, [_row(info, time.time()) for info in found]))
+    now = time.time()
+    print_list(found, quiet, as_json, _HEADER, lambda info: _row(info, now))
 
 
 _HEADER = ("ID", "IMAGE", "OF", "AGE", "PROCESSES", "MEMORY", "INHERITED", "LAYERS", "LABELS")
