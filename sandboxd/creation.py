@@ -9,19 +9,18 @@ import asyncio
 import dataclasses
 import logging
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 
 from sandboxd.bounds import CreateOptions, checked_limits, checked_ttl
 from sandboxd.errors import ForkFailed, OperationTimeout, VenusError
 from sandboxd.init_link import InitLink
-from sandboxd.launch import Launcher, LaunchRequest, Limits
+from sandboxd.launch import Launcher, Limits
 from sandboxd.lifecycle import EndReason, Event, State
 from sandboxd.recovery import process_start_ticks
 from sandboxd.registry import SandboxRecord
 from sandboxd.sandbox import LiveSandbox, boottime_s
 from sandboxd.service import SandboxService
-from sandboxd.standing import Standing, StandingSandboxes, new_id
+from sandboxd.standing import Standing, StandingSandboxes, launch_request, new_id
 from sandboxd.standing_plan import Shape
 from sandboxd.templates import commands
 from sandboxd.templates.recipe import RecipeCommand
@@ -83,8 +82,7 @@ class Creation:
         ttl_s = checked_ttl(self._config, options.ttl_s, "create sandbox")
         self.admit(tenant_uid, count)
         population = self._service.population
-        layers = () if template is None else template.record.layers
-        shape = Shape(tenant_uid, options.image, layers, limits)
+        shape = _shape(tenant_uid, options, limits, template)
         # The host name of one that stands is its id, as that of any that nobody named.
         may_stand = options.hostname is None and ahead
         taken = self.standing.take(shape, count) if may_stand else []
@@ -184,16 +182,8 @@ class Creation:
     async def _launch(
         self, sandbox: LiveSandbox, options: CreateOptions, limits: Limits
     ) -> Standing:
-        template = sandbox.template
-        request = LaunchRequest(
-            sandbox_id=sandbox.sandbox_id,
-            image=options.image,
-            tenant_uid=sandbox.tenant_uid,
-            limits=limits,
-            hostname=options.hostname or sandbox.sandbox_id,
-            generation=str(uuid.uuid4()),
-            layers=() if template is None else template.record.layers,
-        )
+        shape = _shape(sandbox.tenant_uid, options, limits, sandbox.template)
+        request = launch_request(shape, sandbox.sandbox_id, options.hostname)
         return Standing(
             request, await self._service.in_thread(lambda: self._launcher.launch(request))
         )
@@ -281,3 +271,10 @@ class Creation:
             await self._service.finish(sandbox)
         elif sandbox.state is State.RUNNING:  # what it had to do first failed
             await self._service.destroy(sandbox, EndReason.CREATE_FAILED)
+
+
+def _shape(
+    tenant_uid: int, options: CreateOptions, limits: Limits, template: Template | None
+) -> Shape:
+    layers = () if template is None else template.record.layers
+    return Shape(tenant_uid, options.image, layers, limits)

@@ -55,6 +55,19 @@ def new_id() -> str:
     return f"sb-{secrets.token_hex(8)}"
 
 
+def launch_request(shape: Shape, sandbox_id: str, hostname: str | None = None) -> LaunchRequest:
+    """One sandbox of the shape; its host name is its id unless it is named."""
+    return LaunchRequest(
+        sandbox_id=sandbox_id,
+        image=shape.image,
+        tenant_uid=shape.tenant_uid,
+        limits=shape.limits,
+        hostname=hostname or sandbox_id,
+        generation=str(uuid.uuid4()),
+        layers=shape.layers,
+    )
+
+
 class StandingSandboxes:
     """Those of this daemon. `slots` are those of the creates: a launch ahead takes one too."""
 
@@ -69,9 +82,6 @@ class StandingSandboxes:
         self._timer: asyncio.TimerHandle | None = None
         self._work: asyncio.Task[None] | None = None
         self._closed = config.standing_sandboxes == 0
-
-    def __len__(self) -> int:
-        return sum(map(len, self._standing.values()))
 
     def take(self, shape: Shape, count: int) -> list[Standing]:
         """Up to `count` of the shape, which are the caller's from here on. Any may have died."""
@@ -125,16 +135,7 @@ class StandingSandboxes:
             asyncio.get_running_loop().call_soon(self._wake, TRIM_PAUSE_S)
 
     async def _launch(self, shape: Shape) -> None:
-        sandbox_id = new_id()
-        request = LaunchRequest(
-            sandbox_id=sandbox_id,
-            image=shape.image,
-            tenant_uid=shape.tenant_uid,
-            limits=shape.limits,
-            hostname=sandbox_id,
-            generation=str(uuid.uuid4()),
-            layers=shape.layers,
-        )
+        request = launch_request(shape, new_id())
         try:
             async with self._slots:
                 launched = await self._in_thread(lambda: self._launcher.launch(request))
