@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sandboxd.launch_request import Limits
+
+if TYPE_CHECKING:
+    from sandboxd.templates.template import Template
 
 
 @dataclass(frozen=True)
 class Shape:
-    """All that a launch depends on, apart from names: sandboxes of one shape are
+    """All that preparing one depends on, apart from names: sandboxes of one shape are
     interchangeable until somebody has one. Never shared by two tenants."""
 
     tenant_uid: int
     image: str
-    layers: tuple[str, ...]
+    template: Template | None
     limits: Limits
 
 

@@ -26,11 +26,13 @@ extern "C" {
 
 enum {
     VR_MAGIC = 0x52534e56, /* "VNSR" */
-    VR_VERSION = 2,
+    VR_VERSION = 3,
     VR_PAGE = 4096,
     /* Scratch: one page for saved values, then the stack of the leader; one page per thread. */
     VR_LEADER_PAGES = 3,
     VR_MAX_BARRIERS = 64,
+    /* Where the built tree waits for the daemon; no timer of the program runs yet. */
+    VR_RELEASE_BARRIER = 3,
     VR_MAX_PROCESSES = 1024,
     VR_MAX_VDSO_PARTS = 4,
     VR_MAX_POOL_EXTENTS = 4096,
@@ -48,7 +50,8 @@ enum vr_kind {
     /* clone3(arg0 = struct clone_args, arg1 = size); the child continues at operation arg2.
      * arg3 = top of the child's stack for a thread, 0 for a process. */
     VR_CLONE,
-    /* Wait at barrier arg0 until arg1 threads of the whole tree have come. */
+    /* Wait at barrier arg0 until arg1 threads of the whole tree have come; with arg2 as long as it
+     * takes. Who leaves only one missing joins barrier arg3 as well, unless that is 0. */
     VR_BARRIER,
     /* Move the vDSO group of the stub to `park`. */
     VR_PARK_VDSO,

@@ -29,8 +29,17 @@ namespace {
 
 constexpr uint64_t kAddressSpaceEnd = 0x7ffffffff000;
 constexpr uint64_t kLargestPlan = uint64_t{1} << 29;
-// Stages at which the whole tree waits for its last member.
-enum Stage : Word { kBorn, kBuilt, kPrivilegesDropped, kReady, kFirstFree };
+// Stages at which the whole tree waits for its last member. The last of them to drop its privileges
+// tells the coordinator (kGathered), which waits for the daemon (kReleased) before it joins the others.
+enum Stage : Word {
+    kBorn,
+    kBuilt,
+    kGathered,
+    kReleased = VR_RELEASE_BARRIER,
+    kPrivilegesDropped,
+    kReady,
+    kFirstFree,
+};
 
 uint64_t round_up(uint64_t bytes)
 {
@@ -66,6 +75,10 @@ public:
         wait_at(kBuilt, creation_.births + 1, ops);
         add_system_v_removal_ops(context_, ops);
         reap_helpers(creation_.first, ops);
+        if (threads(true) > 0)
+            wait_at(kGathered, 2, ops);
+        ops.add("the daemon", VR_BARRIER, {kReleased, 2, true});
+        add_timer_file_ops(context_, ops);
         wait_at(kPrivilegesDropped, threads(true) + 1, ops);
         wait_at(kReady, threads(false) + 1, ops);
         ops.add("coordinator", VR_EXIT, {0});
@@ -112,6 +125,23 @@ private:
     void wait_at(Word stage, size_t participants, OpList &ops)
     {
         ops.add("the others", VR_BARRIER, {stage, participants});
+    }
+
+    // Nothing after it takes time, and nothing before it starts a clock of the program.
+    void wait_for_release(OpList &ops)
+    {
+        ops.add("release", VR_BARRIER, {kPrivilegesDropped, threads(true) + 1, true, kGathered});
+    }
+
+    // The processes that are stopped have one each, for their threads.
+    Word stopped_barrier(const ProcessImage &process)
+    {
+        if (process.state != RunState::kStopped)
+            return kReady;
+        if (kFirstFree + stopped_ == VR_MAX_BARRIERS)
+            throw Refused("process " + std::to_string(process.pid), "its state",
+                          "too many processes are stopped");
+        return kFirstFree + stopped_++;
     }
 
     void add_birth(const Birth &birth, OpList &ops, bool by_coordinator)
@@ -218,15 +248,15 @@ private:
         add_foreground_ops(process, ops);
         add_descriptor_ops(context_, process, ops);
         add_semaphore_undo_ops(process, ops);
-        Word stopped_barrier = kFirstFree + stopped_++;
+        Word last_barrier = stopped_barrier(process);
         add_bounding_set_ops(process, ops);
         for (size_t i = 1; i < process.threads.size(); i++)
-            add_thread(process, index, i, stopped_barrier, ops);
+            add_thread(process, index, i, last_barrier, ops);
         add_thread_ops(process, process.threads[0], ops);
+        add_credential_ops(process.threads[0], ops);
+        wait_for_release(ops);
         add_timer_ops(context_, process, ops);
         add_limit_ops(process, ops);
-        add_credential_ops(process.threads[0], ops);
-        wait_at(kPrivilegesDropped, threads(true) + 1, ops);
         add_death_signal_ops(process.threads[0], ops);
         await_stopped_children(process, ops);
         add_signal_action_ops(process, ops);
@@ -235,7 +265,7 @@ private:
         add_seccomp_ops(process, ops);
         if (process.state == RunState::kStopped) {
             ops.call("stop", SYS_kill, {word(process.pid), SIGSTOP});
-            wait_at(stopped_barrier, process.threads.size(), ops);
+            wait_at(last_barrier, process.threads.size(), ops);
         } else {
             wait_at(kReady, threads(false) + 1, ops);
         }
@@ -247,17 +277,17 @@ private:
     }
 
     void add_thread(const ProcessImage &process, uint32_t index, size_t number,
-                    Word stopped_barrier, OpList &leader)
+                    Word last_barrier, OpList &leader)
     {
         const ThreadImage &thread = process.threads[number];
         OpList ops(writer_, index);
         add_thread_ops(process, thread, ops);
         add_credential_ops(thread, ops);
         add_pending_signal_ops(process, thread, ops);
-        wait_at(kPrivilegesDropped, threads(true) + 1, ops);
+        wait_for_release(ops);
         add_death_signal_ops(thread, ops);
         if (process.state == RunState::kStopped)
-            wait_at(stopped_barrier, process.threads.size(), ops);
+            wait_at(last_barrier, process.threads.size(), ops);
         else
             wait_at(kReady, threads(false) + 1, ops);
         ops.add("program", VR_LEAVE_THREAD,

@@ -132,8 +132,7 @@ class TemplateService:
     async def remove(self, template: Template) -> None:
         """Forks of it live on."""
         self._last_used_s.pop(template.template_id, None)
-        layer = template.record.layers[0]
-        await self._creation.standing.drop(lambda shape: layer in shape.layers)
+        await self._creation.standing.drop(lambda shape: shape.template is template)
         await self.store.remove(template)
 
     @contextlib.asynccontextmanager

@@ -9,7 +9,7 @@ LIMITS = Limits(memory_bytes=1 << 30, pids=64, cpu_cores=1.0, disk_bytes=None)
 
 
 def shape(name: str, tenant_uid: int = 0) -> Shape:
-    return Shape(tenant_uid, name, (), LIMITS)
+    return Shape(tenant_uid, name, None, LIMITS)
 
 
 def test_one_request_wants_none_and_two_want_as_many_as_were_asked_for() -> None:
