@@ -30,10 +30,12 @@ enum {
     VR_PAGE = 4096,
     /* Scratch: one page for saved values, then the stack of the leader; one page per thread. */
     VR_LEADER_PAGES = 3,
-    VR_MAX_BARRIERS = 64,
+    VR_MAX_PROCESSES = 1024,
     /* Where the built tree waits for the daemon; no timer of the program runs yet. */
     VR_RELEASE_BARRIER = 3,
-    VR_MAX_PROCESSES = 1024,
+    /* Of the whole tree, then two for the threads of each process. */
+    VR_TREE_BARRIERS = 8,
+    VR_MAX_BARRIERS = VR_TREE_BARRIERS + 2 * VR_MAX_PROCESSES,
     VR_MAX_VDSO_PARTS = 4,
     VR_MAX_POOL_EXTENTS = 4096,
 };
@@ -53,6 +55,8 @@ enum vr_kind {
     /* Wait at barrier arg0 until arg1 threads of the whole tree have come; with arg2 as long as it
      * takes. Who leaves only one missing joins barrier arg3 as well, unless that is 0. */
     VR_BARRIER,
+    /* Come to barrier arg0, where arg1 - 1 come in this way and the last one waits. */
+    VR_JOIN,
     /* Move the vDSO group of the stub to `park`. */
     VR_PARK_VDSO,
     /* Open /dev/ptmx until the pty has index arg0; its descriptor becomes arg1. */

@@ -91,10 +91,10 @@ static _Noreturn void fail(const struct vr_header *header, const struct vr_op *o
     leave_process(124);
 }
 
-static void join_barrier(struct vr_shared *shared, uint64_t index)
+static void join_barrier(struct vr_shared *shared, uint64_t index, uint32_t wanted)
 {
-    __atomic_add_fetch(&shared->barrier[index], 1, __ATOMIC_SEQ_CST);
-    call6(SYS_futex, (uint64_t)&shared->barrier[index], FUTEX_WAKE, 0x7fffffff, 0, 0, 0);
+    if (__atomic_add_fetch(&shared->barrier[index], 1, __ATOMIC_SEQ_CST) >= wanted)
+        call6(SYS_futex, (uint64_t)&shared->barrier[index], FUTEX_WAKE, 1, 0, 0, 0);
 }
 
 static void wait_barrier(const struct vr_header *header, const struct vr_op *op)
@@ -112,7 +112,7 @@ static void wait_barrier(const struct vr_header *header, const struct vr_op *op)
         return;
     }
     if (op->arg[3] && seen == wanted - 1)
-        join_barrier(shared, op->arg[3]);
+        join_barrier(shared, op->arg[3], 1);
     while (seen < wanted) {
         if (__atomic_load_n(&shared->failed, __ATOMIC_SEQ_CST))
             leave_process(124);
@@ -209,6 +209,10 @@ static _Noreturn void run(const struct vr_header *header, const struct vr_op *op
             break;
         case VR_BARRIER:
             wait_barrier(header, op);
+            break;
+        case VR_JOIN:
+            /* The one that waits may have come already, or not. */
+            join_barrier(shared_of(header), arg[0], (uint32_t)arg[1] - 1);
             break;
         case VR_PARK_VDSO:
             result = park_vdso(header, vdso);
