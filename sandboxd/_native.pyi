@@ -94,8 +94,9 @@ class Template:
     def send(self, socket: int, shared_page: int, externals: Sequence[int] = ()) -> None:
         """Send plan and descriptors over the peer of the socket that is the stdin of the exec."""
     @staticmethod
-    def release(shared_page: int) -> None:
-        """Let the tree of one fork run, once it is built: until then its program does not."""
+    def release(shared_page: int) -> bool:
+        """Let the tree of one fork run, once it is built: until then its program does not. True if
+        it was built, and nothing that could fail is left."""
     def collapse(self) -> None:
         """Make huge pages of its memory, which takes seconds per GiB; forks may run meanwhile. An
         optimisation: that some stay small is no error."""

@@ -16,7 +16,6 @@ from sandboxd.errors import ForkFailed, OperationTimeout, VenusError
 from sandboxd.launch import Launcher
 from sandboxd.lifecycle import EndReason, Event, State
 from sandboxd.preparation import Preparation, Prepared, new_id
-from sandboxd.recovery import process_start_ticks
 from sandboxd.registry import SandboxRecord
 from sandboxd.sandbox import LiveSandbox, boottime_s
 from sandboxd.service import SandboxService
@@ -215,7 +214,7 @@ class Creation:
             disk_bytes=limits.disk_bytes,
             hostname=made.request.hostname,
             init_pid=launched.init_pid,
-            init_start_ticks=process_start_ticks(launched.init_pid) or 0,
+            init_start_ticks=made.init_start_ticks,
             boot_id=self._service.boot_id,
             created_at=time.time(),
             expires_boottime_s=None if ttl_s is None else boottime_s() + ttl_s,

@@ -14,6 +14,7 @@ import uuid
 from dataclasses import dataclass
 
 from sandboxd.launch import Launcher, LaunchRequest
+from sandboxd.recovery import process_start_ticks
 from sandboxd.sandbox import LiveSandbox
 from sandboxd.service import SandboxService
 from sandboxd.standing_plan import Shape
@@ -29,6 +30,7 @@ class Prepared:
 
     sandbox: LiveSandbox
     request: LaunchRequest
+    init_start_ticks: int
     tree: HeldTree | None = None
     """Absent: of an image, or not built yet."""
 
@@ -69,7 +71,7 @@ class Preparation:
         sandbox.template = template
         sandbox.launched = await self._service.in_thread(lambda: self._launcher.launch(request))
         await self._service.connect(sandbox, sandbox.launched)
-        return Prepared(sandbox, request)
+        return Prepared(sandbox, request, process_start_ticks(sandbox.launched.init_pid) or 0)
 
     async def ahead(self, shape: Shape) -> Prepared:
         """A sandbox for somebody who has not asked yet."""

@@ -146,8 +146,7 @@ struct vr_shared {
     uint32_t process;
     uint64_t op; /* offset from base */
     int64_t result;
-    uint32_t done; /* the tree was released */
-    uint32_t pad;
+    uint64_t complete; /* nothing is left to do that could fail; never set if something always is */
     uint32_t barrier[VR_MAX_BARRIERS];
     uint32_t leaving[VR_MAX_PROCESSES]; /* per process: threads that its leader waits for */
 };

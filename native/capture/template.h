@@ -37,7 +37,7 @@ public:
     int create_shared_page() const;
     void send(int socket, int shared_page, const std::vector<int> &externals) const;
     // The tree waits for this before the program runs; see release_tree.
-    static void release(int shared_page) { release_tree(shared_page); }
+    static bool release(int shared_page) { return release_tree(shared_page); }
     // Makes huge pages of it; see SealedExtent::collapse.
     void collapse() const;
     // For the capture of a sandbox that was forked from this.

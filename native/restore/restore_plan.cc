@@ -81,6 +81,9 @@ public:
         reap_helpers(creation_.first, ops);
         if (threads(true) > 0)
             wait_at(kGathered, 2, ops);
+        if (!anything_is_late())
+            ops.add("the shared page", VR_STORE,
+                    {window.shared + offsetof(vr_shared, complete), true});
         ops.add("the daemon", VR_BARRIER, {kReleased, 2, true});
         add_timer_file_ops(context_, ops);
         wait_at(kRunning, threads(true) + 1, ops);
@@ -157,13 +160,21 @@ private:
                (dies_with_parent || has_armed_timers(process) || has_stopped_children(process));
     }
 
+    bool anything_is_late() const
+    {
+        for (const OpenFile &object : context_.tree.objects)
+            if (std::holds_alternative<TimerFile>(object))
+                return true;
+        for (const ProcessImage &process : context_.tree.processes)
+            if (process.state == RunState::kStopped || is_late(process))
+                return true;
+        return false;
+    }
+
     // No program runs while a process is without its filters, or one runs that shall be stopped.
     void wait_until_ready(OpList &ops)
     {
-        bool needed = false;
-        for (const ProcessImage &process : context_.tree.processes)
-            needed |= process.state == RunState::kStopped || is_late(process);
-        if (needed)
+        if (anything_is_late())
             wait_at(kReady, threads(false) + 1, ops);
     }
 

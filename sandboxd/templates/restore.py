@@ -74,6 +74,7 @@ class HeldTree:
         self._template = template
         self.shared_page = shared_page
         self._ended: asyncio.Future[Exited] = asyncio.get_running_loop().create_future()
+        self._ended.add_done_callback(self._forget)
         self._exec_id = sandbox.next_exec_id()
 
     async def start(self, connection: socket.socket) -> None:
@@ -96,8 +97,8 @@ class HeldTree:
         did not go as planned."""
         try:
             with _explained(self._sandbox):
-                self._template.native.release(self.shared_page)
-                await self._run()
+                if not self._template.native.release(self.shared_page):
+                    await self._run()
         except BaseException:
             _let_go(self._sandbox)
             raise
@@ -105,6 +106,10 @@ class HeldTree:
             self.close()
         for running in list(self._sandbox.execs.values()):
             running.detach(KEPT_OUTPUT_BYTES)
+
+    def _forget(self, _ended: asyncio.Future[Exited]) -> None:
+        with contextlib.suppress(LinkClosed):
+            self._link.release_soon(self._exec_id)
 
     async def _run(self) -> None:
         await asyncio.wait(
@@ -116,7 +121,6 @@ class HeldTree:
             raise LinkClosed
         if not self._ended.done():
             raise _failed(self._sandbox, f"it took longer than {RESTORE_TIMEOUT_S:g} s")
-        self._link.release_soon(self._exec_id)
         exited = self._ended.result()
         failure = self._template.native.failure(self.shared_page)
         if exited.exit_code != 0 or failure:

@@ -197,7 +197,8 @@ class TemplateService:
         ]
 
     async def _release(self, holder: str) -> None:
-        await asyncio.shield(self._service.in_thread(lambda: self._layers.release(holder)))
+        if unheld := self._layers.let_go(holder):
+            await asyncio.shield(self._service.in_thread(lambda: self._layers.remove(unheld)))
 
     async def _capture(self, sandbox: LiveSandbox, labels: Mapping[str, str]) -> Template:
         sandbox.require_running(OPERATION)
