@@ -28,9 +28,12 @@ uint32_t tail_code_bytes()
 }
 
 // The whole plan is mapped until the process leaves it; then only its tail is, through whose code each
-// thread passes. What follows the code there belongs to the program.
+// thread passes. What follows the code there belongs to the program. A process that was stopped in its
+// original has arrived: it is stopped within the plan and leaves it when it is continued.
 bool is_being_restored(const StoppedProcess &process, const std::vector<FileIdentity> &plans)
 {
+    if (process.zombie || process.threads.front().tracee.in_group_stop())
+        return false;
     for (const Area &area : parse_areas(proc::read_text(process.proc_path("maps")))) {
         bool is_plan = area.name.starts_with("/memfd:venus-plan") &&
                        std::any_of(plans.begin(), plans.end(), [&](const FileIdentity &plan) {
@@ -53,7 +56,7 @@ const StoppedProcess *first_being_restored(const StoppedTree &tree,
     if (plans.empty())
         return nullptr;
     for (const StoppedProcess &process : tree.processes)
-        if (!process.zombie && is_being_restored(process, plans))
+        if (is_being_restored(process, plans))
             return &process;
     return nullptr;
 }
