@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from sandboxd.pipes import InputPipe, OutputPipe, command_pipe
 from sandboxd.sandbox import LiveSandbox
 from sandboxd.templates.template import CapturedCommand, Template
 
+_LOG = logging.getLogger("sandboxd")
 OPERATION = "fork"
 # For a thousand processes on a busy node; a process that the kernel killed for want of memory
 # would be waited for for ever.
@@ -74,7 +76,8 @@ class HeldTree:
         self._template = template
         self.shared_page = shared_page
         self._ended: asyncio.Future[Exited] = asyncio.get_running_loop().create_future()
-        self._ended.add_done_callback(self._forget)
+        self._ended.add_done_callback(self._on_ended)
+        self._released = False
         self._exec_id = sandbox.next_exec_id()
 
     async def start(self, connection: socket.socket) -> None:
@@ -97,8 +100,11 @@ class HeldTree:
         did not go as planned."""
         try:
             with _explained(self._sandbox):
+                if self._is_broken():
+                    raise _failed(self._sandbox, "a process of it ended while it waited")
                 if not self._template.native.release(self.shared_page):
                     await self._run()
+                self._released = True
         except BaseException:
             _let_go(self._sandbox)
             raise
@@ -107,9 +113,19 @@ class HeldTree:
         for running in list(self._sandbox.execs.values()):
             running.detach(KEPT_OUTPUT_BYTES)
 
-    def _forget(self, _ended: asyncio.Future[Exited]) -> None:
+    def _is_broken(self) -> bool:
+        """Somebody killed what waits, from outside or for want of memory on the node."""
+        ended = (each.exited is not None and each.pid for each in self._sandbox.execs.values())
+        return self._ended.done() or any(ended)
+
+    def _on_ended(self, ended: asyncio.Future[Exited]) -> None:
         with contextlib.suppress(LinkClosed):
             self._link.release_soon(self._exec_id)
+        if self._released and ended.result().exit_code != 0:
+            # One was missing after all, and the others have given up.
+            _LOG.error("the fork %s did not come to run: %s", self._sandbox.sandbox_id, ended)
+            if self._sandbox.launched is not None:
+                self._sandbox.launched.begin_kill()
 
     async def _run(self) -> None:
         await asyncio.wait(
