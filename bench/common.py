@@ -10,8 +10,8 @@ import json
 import math
 import os
 import platform
+import random
 import shutil
-import subprocess
 import sys
 import tarfile
 from collections.abc import Callable, Mapping
@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-BUILD = ROOT / "build" / "bench"
 
 # Measures once; returns milliseconds.
 Sample = Callable[[], float]
@@ -33,32 +32,8 @@ class Subject:
     sample: Sample | None
 
 
-def compiled(name: str) -> str:
-    """The static C program bench/NAME.c, built when its source is newer."""
-    source, binary = ROOT / "bench" / f"{name}.c", BUILD / name
-    if not binary.exists() or binary.stat().st_mtime < source.stat().st_mtime:
-        BUILD.mkdir(parents=True, exist_ok=True)
-        flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-O2", "-static"]
-        subprocess.run(["cc", *flags, "-o", binary, source], check=True)
-    return str(binary)
-
-
-def timed_program(until: str, argv: list[str] | None) -> Sample | None:
-    """Times a program from spawn until `byte` (of output) or `exit`, by bench/driver.c."""
-    if argv is None:
-        return None
-    driver = compiled("driver")
-    return lambda: _one_line_ms([driver, until, "1", *argv])
-
-
-def timed_floor(what: str, *argv: str) -> Sample:
-    floor = compiled("floor")
-    return lambda: _one_line_ms([floor, what, "1", *argv])
-
-
-def _one_line_ms(argv: list[str]) -> float:
-    done = subprocess.run(argv, stdout=subprocess.PIPE, check=True)
-    return int(done.stdout) / 1e6
+def at_once() -> None:
+    """Nothing has to come to rest before a sample."""
 
 
 def unpacked_image(place: Path) -> Path:
@@ -80,14 +55,21 @@ def bwrap_command(rootfs: Path, *argv: str) -> list[str] | None:
     return ["bwrap", "--unshare-all", *mounts, "--tmpfs", "/tmp", *argv]
 
 
-def measure(subjects: list[Subject], rounds: int, warm_up: int = 3) -> dict[str, list[float]]:
-    """`rounds` samples of each, one of each in turn; the first of the turn rotates."""
+def measure(
+    subjects: list[Subject],
+    rounds: int,
+    warm_up: int = 3,
+    settle: Callable[[], None] = at_once,
+) -> dict[str, list[float]]:
+    """`rounds` samples of each, one of each in turn, in an order that is drawn for each round, so
+    that none always comes after the same. `settle` returns when the machine may be measured."""
     present = [subject for subject in subjects if subject.sample is not None]
     samples: dict[str, list[float]] = {subject.name: [] for subject in present}
+    order = random.Random(0)
     for number in range(-warm_up, rounds):
-        start = number % len(present)
-        for subject in present[start:] + present[:start]:
+        for subject in order.sample(present, len(present)):
             assert subject.sample is not None
+            settle()
             taken = subject.sample()
             if number >= 0:
                 samples[subject.name].append(taken)
