@@ -36,15 +36,20 @@ def at_once() -> None:
     """Nothing has to come to rest before a sample."""
 
 
-def unpacked_image(place: Path) -> Path:
-    """The base image as a directory, so that the rivals start from the same files."""
+def unpacked_image(place: Path, tar_path: Path) -> Path:
+    """An image as a directory, so that the rivals start from the same files."""
     rootfs = place / "rootfs"
     rootfs.mkdir()
-    with tarfile.open(os.environ["VENUS_BASE_TAR"]) as tar:
+    with tarfile.open(tar_path) as tar:
         # Device nodes are the rivals' own business: each mounts a /dev of its own.
         members = (member for member in tar if not member.isdev())
         tar.extractall(rootfs, members=members, filter="fully_trusted")
     return rootfs
+
+
+def base_tar() -> Path:
+    """The tar of the image `base`."""
+    return Path(os.environ["VENUS_BASE_TAR"])
 
 
 def bwrap_command(rootfs: Path, *argv: str) -> list[str] | None:

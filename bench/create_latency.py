@@ -20,7 +20,7 @@ from pathlib import Path
 
 import click
 
-from bench.common import Subject, bwrap_command, measure, report, unpacked_image
+from bench.common import Subject, base_tar, bwrap_command, measure, report, unpacked_image
 from bench.driver import timed_floor, timed_program
 from bench.first_byte import ECHO, through_client
 from bench.node import Node
@@ -35,7 +35,7 @@ from sandboxd.client import Sandbox
 def main(socket: str, rounds: int) -> None:
     with contextlib.ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="venus-bench-")))
-        rootfs = unpacked_image(place)
+        rootfs = unpacked_image(place, base_tar())
         bwrap = bwrap_command(rootfs, *ECHO)
         runc = Runc(place, rootfs).run_command(*ECHO) if Runc.installed() else None
         node = stack.enter_context(contextlib.closing(Node(socket)))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 
-from bench.common import Sample, Subject, bwrap_command, measure, report, unpacked_image
+from bench.common import Sample, Subject, base_tar, bwrap_command, measure, report, unpacked_image
 from bench.driver import timed_floor, timed_program
 from bench.requests import Requests
 from bench.runc import Runc
@@ -40,7 +40,7 @@ def venus(sandbox: Sandbox) -> Sample:
 def main(socket: str, rounds: int) -> None:
     with contextlib.ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="venus-bench-")))
-        rootfs = unpacked_image(place)
+        rootfs = unpacked_image(place, base_tar())
         bwrap = bwrap_command(rootfs, *TRUE)
         runc_sample = None
         if Runc.installed():

@@ -1,6 +1,6 @@
 """From the request for a fork of a warm template to the first byte that `echo` writes in it.
 
-single:       CPython with 512 MiB of random content, 8 threads and at least 150 mappings
+single:       CPython with numpy, 512 MiB of random content, 8 threads, at least 150 mappings
 tree:         five processes: two shells, two sleeps, one CPython
 single_client, tree_client: the same requests through the Python client
 single_empty, tree_empty: the fork finds no sandbox that was launched ahead; all others do
@@ -53,10 +53,11 @@ CLIENTS = 4
 @click.option("--seconds", default=5.0, show_default=True, help="Of each row of `sustained`.")
 @click.option("--mib", default=512, show_default=True, help="Content of the single program.")
 def main(socket: str, rounds: int, seconds: float, mib: int) -> None:
-    programs = {"single": warm.python(mib), "tree": warm.tree()}
+    origin = warm.Origin.best(socket)
+    programs = {"single": warm.python(origin, mib), "tree": warm.tree(origin)}
     with contextlib.ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="venus-bench-")))
-        rootfs = unpacked_image(place)
+        rootfs = unpacked_image(place, origin.tar)
         node = stack.enter_context(contextlib.closing(Node(socket)))
         raw = Requests(place, socket)
         runc = Runc(place, rootfs) if Runc.installed() else None
@@ -76,11 +77,11 @@ def main(socket: str, rounds: int, seconds: float, mib: int) -> None:
             Subject("floor_tree", floors["tree"].sample),
         ]
         samples = measure(subjects, rounds, settle=node.wait_at_rest)
-        warmed = Subject("runc_warm", _runc_warm(runc, mib))
+        warmed = Subject("runc_warm", _runc_warm(runc, origin, mib))
         if warmed.sample is not None:
             samples |= measure([warmed], WARM_ROUNDS, warm_up=0)
         further = {
-            "templates": {name: _facts(each) for name, each in templates.items()},
+            "templates": {name: warm.facts(each) for name, each in templates.items()},
             "floor_restore_ms": {
                 name: round(quantile(floor.restored_ms, 0.5), 3) for name, floor in floors.items()
             },
@@ -110,21 +111,11 @@ def _sustained(raw: Requests, template: Template, seconds: float, clients: int) 
     return sustained(raw.argv("byte", f"{seconds}s", create=create, command=ECHO), clients)
 
 
-def _runc_warm(runc: Runc | None, mib: int) -> Sample | None:
+def _runc_warm(runc: Runc | None, origin: warm.Origin, mib: int) -> Sample | None:
     if runc is None:
         return None
     # It would wait for ever: the first byte is what is timed.
-    return timed_program("byte", runc.run_command(*warm.python(mib, end="").argv))
-
-
-def _facts(template: Template) -> dict[str, int]:
-    info = template.info
-    return {
-        "processes": info.processes,
-        "threads": info.threads,
-        "mappings": info.mappings,
-        "own_bytes": info.own_bytes,
-    }
+    return timed_program("byte", runc.run_command(*warm.python(origin, mib, end="").argv))
 
 
 if __name__ == "__main__":
