@@ -12,6 +12,7 @@ import os
 import platform
 import random
 import shutil
+import signal
 import sys
 import tarfile
 from collections.abc import Callable, Mapping
@@ -90,6 +91,15 @@ def _progress(done: int, rounds: int) -> None:
 def quantile(samples: list[float], share: float) -> float:
     ordered = sorted(samples)
     return ordered[min(len(ordered) - 1, math.floor(share * len(ordered)))]
+
+
+def unwind_on_sigterm() -> None:
+    """A benchmark that is stopped puts back what it changed on the machine."""
+
+    def leave(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, leave)
 
 
 def host_facts() -> dict[str, object]:

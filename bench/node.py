@@ -15,7 +15,7 @@ from sandboxd.client import Daemon
 LOOK_S = 0.025
 LOOKS = 3
 AT_REST_S = 0.001
-REST_DEADLINE_S = 30.0
+REST_DEADLINE_S = 300.0  # huge pages of a large template take seconds per GiB
 STANDING_DEADLINE_S = 1.0
 TRIES = 8
 
@@ -56,6 +56,14 @@ class Node:
     def standing(self) -> int:
         """Sandboxes that were launched ahead and that nobody has yet, of whatever shape."""
         return self._daemon.info().standing
+
+    def wait_none_standing(self) -> None:
+        """Until those that stand are gone because nobody asked for them."""
+        deadline = time.monotonic() + REST_DEADLINE_S
+        while self.standing() > 0:
+            if time.monotonic() > deadline:
+                raise RuntimeError("the standing sandboxes do not go")
+            time.sleep(10 * LOOK_S)
 
     def taken(self) -> int:
         """Creates so far that found one."""

@@ -9,9 +9,9 @@ whoever looks for equal pages.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.common import base_tar
@@ -87,6 +87,8 @@ class Program:
     argv: tuple[str, ...]
     memory_bytes: int
     """Limit of a sandbox for it."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """Programs that it needs beside those of the image, by path."""
 
 
 def python(origin: Origin, mib: int = 512, *, end: str = FOR_EVER) -> Program:
@@ -104,16 +106,16 @@ def tree(origin: Origin) -> Program:
 @contextmanager
 def running(socket: str, program: Program) -> Iterator[Sandbox]:
     """A sandbox in which the program said that it is ready. It ends with the block."""
-    with (
-        Sandbox.create(
-            program.origin.image, socket=socket, memory_bytes=program.memory_bytes
-        ) as sandbox,
-        sandbox.commands.run(program.argv, True) as handle,
-    ):
-        said = next(iter(handle)).data
-        if said != b"ready\n":
-            raise RuntimeError(f"the program said {said!r}")
-        yield sandbox
+    with Sandbox.create(
+        program.origin.image, socket=socket, memory_bytes=program.memory_bytes
+    ) as sandbox:
+        for path, content in program.files.items():
+            sandbox.files.write(path, content, mode=0o755)
+        with sandbox.commands.run(program.argv, True) as handle:
+            said = next(iter(handle)).data
+            if said != b"ready\n":
+                raise RuntimeError(f"the program said {said!r}")
+            yield sandbox
 
 
 @contextmanager
