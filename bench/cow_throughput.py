@@ -22,8 +22,7 @@ import click
 from bench.common import host_facts
 from bench.driver import compiled
 from bench.node import Node
-from sandboxd.client import Sandbox, Template
-from sandboxd.client._sync_commands import CommandHandle
+from sandboxd.client import CommandHandle, Sandbox, Template
 
 PROGRAM = "/usr/local/bin/touch-memory"
 KINDS = {"read": "r", "read_scattered": "R", "write": "w", "write_scattered": "W"}
@@ -95,25 +94,18 @@ def _lines(handle: CommandHandle) -> Iterator[bytes]:
 
 def _summary(cold: list[list[float]], forked: list[list[float]], pages: int) -> dict[str, float]:
     """Of all rounds of one kind."""
-    first = {name: statistics.median(run[0] for run in runs) for name, runs in _pair(cold, forked)}
-    after = {
-        name: statistics.median(taken for run in runs for taken in run[1:])
-        for name, runs in _pair(cold, forked)
-    }
+    cold_first, fork_first = (statistics.median(run[0] for run in runs) for runs in (cold, forked))
+    cold_after, fork_after = (
+        statistics.median(taken for run in runs for taken in run[1:]) for runs in (cold, forked)
+    )
     return {
-        "cold_first_ms": round(first["cold"], 2),
-        "fork_first_ms": round(first["fork"], 2),
-        "cold_after_ms": round(after["cold"], 2),
-        "fork_after_ms": round(after["fork"], 2),
-        "first_touch_us_by_page": round((first["fork"] - after["fork"]) * 1000 / pages, 2),
-        "slowdown": round(after["fork"] / after["cold"], 3),
+        "cold_first_ms": round(cold_first, 2),
+        "fork_first_ms": round(fork_first, 2),
+        "cold_after_ms": round(cold_after, 2),
+        "fork_after_ms": round(fork_after, 2),
+        "first_touch_us_by_page": round((fork_first - fork_after) * 1000 / pages, 2),
+        "slowdown": round(fork_after / cold_after, 3),
     }
-
-
-def _pair(
-    cold: list[list[float]], forked: list[list[float]]
-) -> list[tuple[str, list[list[float]]]]:
-    return [("cold", cold), ("fork", forked)]
 
 
 @click.command(help=__doc__)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket as sockets
 import struct
 import time
-from pathlib import Path
 
 from bench.common import Sample
 from sandboxd.client import Daemon
@@ -37,9 +36,9 @@ class Node:
         self._daemon.close()
 
     def processor_s(self) -> float:
-        """Processor time of the daemon's living threads."""
-        threads = Path(f"/proc/{self.pid}/task").iterdir()
-        return sum(int((each / "schedstat").read_text().split()[0]) for each in threads) / 1e9
+        """Processor time of the daemon so far."""
+        # As clock_getcpuclockid(3) makes it of a pid; 2: of the scheduler, in nanoseconds.
+        return time.clock_gettime((~self.pid << 3) | 2)
 
     def wait_at_rest(self) -> None:
         """Until it neither launches ahead nor removes anything any more."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench.common import base_tar
@@ -89,6 +89,8 @@ class Program:
     """Limit of a sandbox for it."""
     files: Mapping[str, bytes] = field(default_factory=dict)
     """Programs that it needs beside those of the image, by path."""
+    background: bool = False
+    """Whether the command ends when the program is ready."""
 
 
 def python(origin: Origin, mib: int = 512, *, end: str = FOR_EVER) -> Program:
@@ -103,6 +105,21 @@ def tree(origin: Origin) -> Program:
     return Program(origin, ("sh", "-c", TREE), ROOM_BYTES)
 
 
+IN_BACKGROUND = """
+: > /var/tmp/said
+"$@" >> /var/tmp/said 2>&1 < /dev/null &
+until grep -q ready /var/tmp/said; do sleep 0.05; done
+echo ready
+"""
+
+
+def in_background(program: Program) -> Program:
+    """The same, holding no pipe that leads to the daemon: each is up to two descriptors of the
+    daemon by fork, and thousands of forks are more than it may have."""
+    argv = ("sh", "-c", IN_BACKGROUND, "sh", *program.argv)
+    return replace(program, argv=argv, background=True)
+
+
 @contextmanager
 def running(socket: str, program: Program) -> Iterator[Sandbox]:
     """A sandbox in which the program said that it is ready. It ends with the block."""
@@ -112,9 +129,12 @@ def running(socket: str, program: Program) -> Iterator[Sandbox]:
         for path, content in program.files.items():
             sandbox.files.write(path, content, mode=0o755)
         with sandbox.commands.run(program.argv, True) as handle:
-            said = next(iter(handle)).data
+            output = iter(handle)
+            said = next(output).data
             if said != b"ready\n":
                 raise RuntimeError(f"the program said {said!r}")
+            if program.background:
+                handle.wait()
             yield sandbox
 
 
