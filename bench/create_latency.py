@@ -35,7 +35,7 @@ from sandboxd.client import Sandbox
 def main(socket: str, rounds: int) -> None:
     with contextlib.ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="venus-bench-")))
-        rootfs = unpacked_image(place, base_tar())
+        rootfs = unpacked_image(base_tar())
         bwrap = bwrap_command(rootfs, *ECHO)
         runc = Runc(place, rootfs).run_command(*ECHO) if Runc.installed() else None
         node = stack.enter_context(contextlib.closing(Node(socket)))

@@ -45,7 +45,7 @@ RIVALS_SHARE = 0.1  # of the time
 def main(socket: str, seconds: float, clients: int, rounds: int) -> None:
     with contextlib.ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="venus-bench-")))
-        bwrap = bwrap_command(unpacked_image(place, base_tar()), *TRUE)
+        bwrap = bwrap_command(unpacked_image(base_tar()), *TRUE)
         node = stack.enter_context(contextlib.closing(Node(socket)))
         raw = Requests(place, socket)
         subjects = [

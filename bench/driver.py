@@ -6,11 +6,10 @@ import subprocess
 from collections.abc import Sequence
 from typing import Literal
 
-from bench.common import ROOT, Sample
+from bench.common import BUILD, ROOT, Sample
 
 SOURCES = ROOT / "bench"
 PROTOCOL = ROOT / "kernel_helpers" / "include"
-BUILD = ROOT / "build" / "bench"
 
 Until = Literal["byte", "exit", "answer"]
 

@@ -40,7 +40,7 @@ def venus(sandbox: Sandbox) -> Sample:
 def main(socket: str, rounds: int) -> None:
     with contextlib.ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="venus-bench-")))
-        rootfs = unpacked_image(place, base_tar())
+        rootfs = unpacked_image(base_tar())
         bwrap = bwrap_command(rootfs, *TRUE)
         runc_sample = None
         if Runc.installed():

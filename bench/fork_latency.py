@@ -7,6 +7,7 @@ single_empty, tree_empty: the fork finds no sandbox that was launched ahead; all
 bwrap:        bwrap --unshare-all, cold and empty, over the same root filesystem
 runc:         runc run, cold and empty
 runc_warm:    runc run of the same CPython program until it is ready: what a fork saves (few rounds)
+criu:         criu restore of the same program until it runs, outside of any sandbox (few rounds)
 floor, floor_tree: the plan's system calls in a sandbox that stands ready, and echo; no daemon
               (`floor_restore_ms` is the plan's part of that)
 
@@ -24,7 +25,7 @@ from pathlib import Path
 
 import click
 
-from bench import warm
+from bench import criu, warm
 from bench.common import (
     Sample,
     Subject,
@@ -57,7 +58,7 @@ def main(socket: str, rounds: int, seconds: float, mib: int) -> None:
     programs = {"single": warm.python(origin, mib), "tree": warm.tree(origin)}
     with contextlib.ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="venus-bench-")))
-        rootfs = unpacked_image(place, origin.tar)
+        rootfs = unpacked_image(origin.tar)
         node = stack.enter_context(contextlib.closing(Node(socket)))
         raw = Requests(place, socket)
         runc = Runc(place, rootfs) if Runc.installed() else None
@@ -77,9 +78,14 @@ def main(socket: str, rounds: int, seconds: float, mib: int) -> None:
             Subject("floor_tree", floors["tree"].sample),
         ]
         samples = measure(subjects, rounds, settle=node.wait_at_rest)
-        warmed = Subject("runc_warm", _runc_warm(runc, origin, mib))
-        if warmed.sample is not None:
-            samples |= measure([warmed], WARM_ROUNDS, warm_up=0)
+        warmed = [
+            Subject("runc_warm", _runc_warm(runc, origin, mib)),
+            Subject(
+                "criu",
+                stack.enter_context(criu.restored(place, mib)) if criu.usable() else None,
+            ),
+        ]
+        samples |= measure(warmed, WARM_ROUNDS, warm_up=0)
         further = {
             "templates": {name: warm.facts(each) for name, each in templates.items()},
             "floor_restore_ms": {
@@ -90,7 +96,7 @@ def main(socket: str, rounds: int, seconds: float, mib: int) -> None:
                 for name, each in templates.items()
             },
         }
-    report("fork_latency", [*subjects, warmed], samples, further)
+    report("fork_latency", [*subjects, *warmed], samples, further)
 
 
 def _forks(node: Node, raw: Requests, name: str, template: Template) -> list[Subject]:

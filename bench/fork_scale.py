@@ -216,7 +216,7 @@ def main(
         counts = [count for count in counts if count <= 100]
     with contextlib.ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="venus-bench-")))
-        bwrap = bwrap_command(unpacked_image(place, base_tar()), *ECHO)
+        bwrap = bwrap_command(unpacked_image(base_tar()), *ECHO)
         node = stack.enter_context(contextlib.closing(Node(socket)))
         bench = Bench(node, Requests(place, socket), warm.Origin.best(socket), rounds)
         by_size = bench.by_size(sizes)

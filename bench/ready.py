@@ -13,6 +13,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -34,6 +35,8 @@ from sandboxd.launch import INIT_BINARY, OVERLAY_OPTIONS
 ID_BASE = 1_500_000_000
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 WAIT_S = 120.0
+# One that stands has been at rest: what the kernel does behind its making is done.
+REST_S = 0.05
 RESTORE, COMMAND = 1, 2  # exec ids that floor.c knows
 
 _numbers = itertools.count(1)
@@ -139,6 +142,7 @@ class PlanFloor:
             self._template.send(ours.fileno(), shared, [nowhere.fileno()] * slots)
             restore, command = self._packets
             control.settimeout(None)
+            time.sleep(REST_S)
             done = subprocess.run(
                 [compiled("floor"), "plan", str(control.fileno()), restore, str(theirs.fileno()),
                  command],
