@@ -5,8 +5,9 @@ failed:      creates that were refused
 bwrap_per_s: bwrap --unshare-all, of /bin/true, by as many at once for a shorter time
 
 `pool_hit` and `pool_empty` are single creates while the daemon is at rest: those that find a
-sandbox which was launched ahead, and those that find none. Under load the daemon launches ahead
-what it can.
+sandbox which was launched ahead, and those that find none; `floor` is clone3 with all namespaces,
+and exec. `sustained` has all of the minute, `found_standing` too: under load the daemon launches
+ahead what it can.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ floor, floor_tree: the plan's system calls in a sandbox that stands ready, and e
 
 All but the `_client` ones are timed by the same small C program. Ending the sandbox is not timed,
 and each sample waits until the daemon is at rest. `sustained` is without any rest: forks, each with
-its echo and its end, one after the other for some seconds, by one client and by several. Of the
-programs, see bench/warm.py.
+its echo and its end, one after the other for some seconds, by one client and by several;
+`found_standing` of them found a sandbox that was launched ahead. Of the programs, see bench/warm.py.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def main(socket: str, rounds: int, seconds: float, mib: int) -> None:
                 name: round(quantile(floor.restored_ms, 0.5), 3) for name, floor in floors.items()
             },
             "sustained": {
-                name: [_sustained(raw, each, seconds, clients) for clients in (1, CLIENTS)]
+                name: [_sustained(node, raw, each, seconds, clients) for clients in (1, CLIENTS)]
                 for name, each in templates.items()
             },
         }
@@ -112,9 +112,13 @@ def _forks(node: Node, raw: Requests, name: str, template: Template) -> list[Sub
     ]
 
 
-def _sustained(raw: Requests, template: Template, seconds: float, clients: int) -> object:
+def _sustained(
+    node: Node, raw: Requests, template: Template, seconds: float, clients: int
+) -> dict[str, object]:
     create = new(template=template.template_id)
-    return sustained(raw.argv("byte", f"{seconds}s", create=create, command=ECHO), clients)
+    before = node.taken()
+    row = sustained(raw.argv("byte", f"{seconds}s", create=create, command=ECHO), clients)
+    return {**row, "found_standing": node.taken() - before}
 
 
 def _runc_warm(runc: Runc | None, origin: warm.Origin, mib: int) -> Sample | None:
