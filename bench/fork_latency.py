@@ -14,7 +14,8 @@ floor, floor_tree: the plan's system calls in a sandbox that stands ready, and e
 All but the `_client` ones are timed by the same small C program. Ending the sandbox is not timed,
 and each sample waits until the daemon is at rest. `sustained` is without any rest: forks, each with
 its echo and its end, one after the other for some seconds, by one client and by several;
-`found_standing` of them found a sandbox that was launched ahead. Of the programs, see bench/warm.py.
+`found_standing` of them found a sandbox that was launched ahead. Of the programs, see
+bench/warm.py.
 """
 
 from __future__ import annotations
