@@ -53,6 +53,11 @@ class StandingSandboxes:
         ready = self._standing.get(shape, deque())
         return [ready.popleft() for _ in range(min(count, len(ready)))]
 
+    @property
+    def count(self) -> int:
+        """How many stand there now."""
+        return sum(len(ready) for ready in self._standing.values())
+
     async def drop(self, matches: Callable[[Shape], bool]) -> None:
         """Remove those whose image or layers are about to go."""
         self._demand.forget(matches)

@@ -31,6 +31,7 @@ async def info(context: Context, peer: CurrentPeer) -> models.DaemonInfo:
         kernel=platform.release(),
         sandboxes=len(service.population.visible(peer.uid)),
         templates=len(context.templates.store.visible(peer.uid, {})),
+        standing=context.creation.standing.count,
         pool_bytes=context.templates.pool_bytes(),
         counters=models.Counters(**vars(service.counters)),
         limits=models.DaemonLimits(

@@ -76,10 +76,10 @@ def test_a_create_finds_one_and_it_is_like_any_other(ahead: DaemonProcess) -> No
 
 def test_those_that_stand_are_not_listed_and_belong_to_no_population(ahead: DaemonProcess) -> None:
     ask(ahead)
-    until(lambda: len(directories(ahead)) >= 2)
-    assert Sandbox.list(socket=ahead.socket) == []
     with Daemon(ahead.socket) as client:
+        until(lambda: client.info().standing >= 2)
         assert client.info().sandboxes == 0
+    assert Sandbox.list(socket=ahead.socket) == []
 
 
 def test_another_shape_does_not_find_them(ahead: DaemonProcess) -> None:
