@@ -73,7 +73,7 @@ class Demand:
 
 
 def _shared_out(limit: int, asked: Mapping[Shape, int]) -> dict[Shape, int]:
-    found = {shape: 1 for shape in list(asked)[:limit]}
+    found = dict.fromkeys(list(asked)[:limit], 1)
     turn = 1
     # What is left over is not given to some: whose it was would change with every request, and each
     # change costs a launch and a removal.
