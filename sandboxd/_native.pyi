@@ -71,8 +71,8 @@ class Template:
         """Pid that the stub must have which starts the plan: ``number0`` of the RESTORE exec."""
     @property
     def counts(self) -> dict[str, int]:
-        """processes, threads, mappings, pieces, objects, operations, extent_bytes, plan_bytes,
-        external_slots."""
+        """processes, threads, mappings, pieces, objects, operations, extents, extent_bytes,
+        inherited_bytes, plan_bytes, external_slots."""
     @property
     def children_of_init(self) -> list[int]:
         """Pids, inside the sandbox, of the processes whose end init learns of."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sandboxd.exec_session import RunningExec
     from sandboxd.init_link import InitLink
     from sandboxd.launch import LaunchedSandbox
-    from sandboxd.templates.template import Template
+    from sandboxd.templates.template import Template, TrackedPages
 
 # The upper half of an exec id is the generation of the daemon that gave it, so that a restarted
 # daemon never names a new command, or its group, as an old one.
@@ -85,6 +85,8 @@ class LiveSandbox:
     """Commands of a fork's original that have ended in the fork; their last output is kept."""
     template: Template | None = None
     """What it was forked from: its memory still refers to the template's pages."""
+    tracked: TrackedPages | None = None
+    """What its last snapshot knows of its memory; None before the first."""
     gate: StartGate = field(default_factory=StartGate)
     end_reason: EndReason | None = None
     ttl_timer: asyncio.TimerHandle | None = None

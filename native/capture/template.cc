@@ -146,6 +146,7 @@ std::map<std::string, uint64_t> Template::counts() const
 {
     std::map<std::string, uint64_t> counts = tree_counts_;
     counts["external_slots"] = external_slots_;
+    counts["extents"] = extents_.size();
     counts["operations"] = plan_.operations;
     counts["plan_bytes"] = plan_.bytes.size();
     for (const SealedExtent &extent : extents_)

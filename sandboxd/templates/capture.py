@@ -99,10 +99,12 @@ def capture(
     init_pid: int,
     descriptors: list[int],
     parent: _native.Template | None,
+    tracking: _native.WriteTracking | None,
     holder: str,
 ) -> Captured:
     """Stop the sandbox, copy what is not yet in the pool, freeze its files, let it go on. Blocking.
 
+    `tracking`: what earlier captures of the sandbox know; None when this one is the last.
     Raises `SnapshotRefused` for state that cannot be rebuilt; whatever it raises, no layer is left.
     """
     names: list[str] = []
@@ -113,6 +115,7 @@ def capture(
             descriptors,
             lambda: names.append(layers.freeze(sandbox_id, holder)),
             parent,
+            tracking=tracking,
         )
     except BaseException as error:
         if names:
