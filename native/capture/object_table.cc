@@ -27,6 +27,14 @@ uint32_t CaptureState::add_extent(SealedExtent extent)
     return static_cast<uint32_t>(extents.size() - 1);
 }
 
+uint32_t CaptureState::use_inherited(size_t number)
+{
+    auto known = used_inherited.find(number);
+    if (known == used_inherited.end())
+        known = used_inherited.emplace(number, add_extent(duplicate(inherited[number], true))).first;
+    return known->second;
+}
+
 std::vector<ExtentPiece> copy_shared_memory(CaptureState &state, int fd, uint64_t size)
 {
     std::vector<PageRun> runs;

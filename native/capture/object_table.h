@@ -27,6 +27,7 @@ struct CaptureState {
     std::vector<os::UniqueFd> object_files;      // parallel to image.objects: duplicates, may be empty
     // Of the template that the sandbox was forked from: pages still there are referenced.
     std::vector<SealedExtent> inherited;
+    std::map<size_t, uint32_t> used_inherited;  // number there → index into extents
     std::vector<FileIdentity> inherited_plans;
     std::vector<ExternalEnd> external;  // files that belong to the daemon: pipes and ptys to it
     std::map<std::pair<dev_t, ino_t>, uint32_t> memories;  // shared memory → SharedMemoryFile::memory
@@ -39,6 +40,8 @@ struct CaptureState {
 
     uint32_t add_object(OpenFile file, os::UniqueFd duplicate);
     uint32_t add_extent(SealedExtent extent);
+    // What is referred to is part of the template. Index into `extents`.
+    uint32_t use_inherited(size_t number);
 };
 
 // Content of a memfd or shared anonymous memory, copied into an extent of its own; holes stay holes.

@@ -190,11 +190,8 @@ void Template::collapse() const
 Lineage Template::lineage() const
 {
     Lineage lineage;
-    for (const SealedExtent &extent : extents_) {
-        os::UniqueFd again(checked(fcntl(extent.fd.get(), F_DUPFD_CLOEXEC, 0), "duplicate", "extent"));
-        lineage.extents.push_back(
-            {std::move(again), extent.size, extent.identity, true, extent.anonymous, {}});
-    }
+    for (const SealedExtent &extent : extents_)
+        lineage.extents.push_back(duplicate(extent, true));
     lineage.plans.push_back(identity_of(plan_file_.get()));
     return lineage;
 }
