@@ -37,6 +37,7 @@ struct CaptureState {
     std::map<uint32_t, uint64_t> socket_inodes;  // of objects that are sockets
     pid_t init;
     bool reset_external = false;  // connections to outside come back reset instead of being refused
+    std::function<void()> checkpoint = [] {};  // throws when nobody wants the capture any more
 
     uint32_t add_object(OpenFile file, os::UniqueFd duplicate);
     uint32_t add_extent(SealedExtent extent);

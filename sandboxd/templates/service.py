@@ -21,7 +21,7 @@ from sandboxd.errors import LimitExceeded, VenusError
 from sandboxd.keeper import PoolKeeper
 from sandboxd.launch import Launcher
 from sandboxd.launch_request import Limits
-from sandboxd.lifecycle import State
+from sandboxd.lifecycle import EndReason, State
 from sandboxd.sandbox import LiveSandbox
 from sandboxd.service import SandboxService
 from sandboxd.templates.capture import (
@@ -36,7 +36,8 @@ from sandboxd.templates.pool import PagePool, PoolEntry, decide_eviction
 from sandboxd.templates.recipe import RecipeCommand
 from sandboxd.templates.records import TemplateRecords
 from sandboxd.templates.store import TemplateStore
-from sandboxd.templates.template import Template, TemplateRecord, TrackedPages
+from sandboxd.templates.template import Template, TemplateRecord
+from sandboxd.tracer import CaptureCut, Tracer
 
 _LOG = logging.getLogger("sandboxd")
 
@@ -77,6 +78,9 @@ class TemplateService:
             if sandbox.record is not None:
                 # Its next snapshot refers to the template's pages again.
                 sandbox.template = self.store.get(sandbox.record.template)
+                if sandbox.state is State.RUNNING:
+                    sandbox.tracer = _tracer_of(sandbox)
+                    await self._service.in_thread(sandbox.tracer.find)
         if removed := await self._service.in_thread(self._layers.remove_unheld):
             _LOG.info("removed %d layers that nothing stands on", len(removed))
 
@@ -183,8 +187,8 @@ class TemplateService:
 
     def _untrack(self, sandbox_ids: Collection[str]) -> None:
         for sandbox in self._service.population:
-            if sandbox.sandbox_id in sandbox_ids:
-                sandbox.tracked = None
+            if sandbox.sandbox_id in sandbox_ids and sandbox.tracer is not None:
+                sandbox.tracer.end()
 
     def pool_bytes(self) -> int:
         """Memory of all templates, also of those whose forks alone still map it."""
@@ -199,9 +203,9 @@ class TemplateService:
         everything = {each.template_id: each for each in self.store.visible(0, {})} | used
         tracked = [
             # Before any template: nobody asked to keep it.
-            PoolEntry(each.sandbox_id, each.tracked.files, 0.0, in_use=False)
+            PoolEntry(each.sandbox_id, each.tracer.files, 0.0, in_use=each.gate.is_closed)
             for each in self._service.population
-            if each.tracked is not None
+            if each.tracer is not None
         ]
         return tracked + [
             PoolEntry(
@@ -251,31 +255,31 @@ class TemplateService:
                 object=sandbox.sandbox_id,
                 cause=f"max_layers is {self._service.config.max_layers}",
             )
-        tracked = (sandbox.tracked or TrackedPages()) if again else None
+        tracer = sandbox.tracer = sandbox.tracer or _tracer_of(sandbox)
         generation, last_exec = sandbox.exec_ids
-        registry = self._service.registry
-        registry.set_capturing(sandbox.sandbox_id, True)
         try:
             captured = await self._service.in_thread(
                 lambda: capture(
                     self._layers,
                     sandbox.sandbox_id,
-                    launched.init_pid,
+                    tracer,
                     externals.descriptors,
                     None if parent is None else parent.native,
-                    None if tracked is None else tracked.native,
                     template_id,
+                    again,
                 )
             )
             # No less than the sandbox, which may be gone as soon as its gate is open.
             self._layers.hold(template_id, lower)
+        except CaptureCut:
+            self._service.give_up(sandbox, EndReason.CAPTURE_CUT)
+            await self._release(template_id)
+            raise
         except VenusError:
             await self._release(template_id)
             # It may have been destroyed meanwhile, which is then what to say.
             sandbox.require_running(OPERATION)
             raise
-        finally:
-            registry.set_capturing(sandbox.sandbox_id, False)
         template = Template(
             TemplateRecord(
                 template_id=template_id,
@@ -299,7 +303,11 @@ class TemplateService:
             ),
             captured.native,
         )
-        if tracked is not None and sandbox.state is State.RUNNING:
-            tracked.files = template.files
-            sandbox.tracked = tracked
+        if again:
+            tracer.files = template.files
         return template
+
+
+def _tracer_of(sandbox: LiveSandbox) -> Tracer:
+    launched, _ = sandbox.require_running(OPERATION)
+    return Tracer(launched.control_path.parent, launched.init_pid, launched.init_pidfd)

@@ -97,13 +97,3 @@ class Template:
         the memory that each takes, in bytes. They never change."""
         found = (os.fstat(descriptor) for descriptor in self.native.descriptors())
         return {(each.st_dev, each.st_ino): each.st_blocks * _BLOCK_BYTES for each in found}
-
-
-@dataclass
-class TrackedPages:
-    """Pages of a live sandbox that its last snapshot stored: the next refers to those that were not
-    written since. Dropping it costs nothing but copying them again."""
-
-    native: _native.WriteTracking = field(default_factory=_native.WriteTracking, repr=False)
-    files: Mapping[FileKey, int] = field(default_factory=dict)
-    """What it keeps in the pool, at most."""
