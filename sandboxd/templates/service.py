@@ -13,7 +13,7 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 
 from sandboxd.bounds import CreateOptions, checked_count
 from sandboxd.creation import Creation
@@ -21,6 +21,7 @@ from sandboxd.errors import LimitExceeded, VenusError
 from sandboxd.keeper import PoolKeeper
 from sandboxd.launch import Launcher
 from sandboxd.launch_request import Limits
+from sandboxd.lifecycle import EndReason, State
 from sandboxd.sandbox import LiveSandbox
 from sandboxd.service import SandboxService
 from sandboxd.templates.capture import (
@@ -36,6 +37,7 @@ from sandboxd.templates.recipe import RecipeCommand
 from sandboxd.templates.records import TemplateRecords
 from sandboxd.templates.store import TemplateStore
 from sandboxd.templates.template import Template, TemplateRecord
+from sandboxd.tracer import CaptureCut, Tracer
 
 _LOG = logging.getLogger("sandboxd")
 
@@ -76,6 +78,9 @@ class TemplateService:
             if sandbox.record is not None:
                 # Its next snapshot refers to the template's pages again.
                 sandbox.template = self.store.get(sandbox.record.template)
+                if sandbox.state is State.RUNNING:
+                    sandbox.tracer = _tracer_of(sandbox)
+                    await self._service.in_thread(sandbox.tracer.find)
         if removed := await self._service.in_thread(self._layers.remove_unheld):
             _LOG.info("removed %d layers that nothing stands on", len(removed))
 
@@ -92,10 +97,12 @@ class TemplateService:
         *,
         recipe: str = "",
         on_fork: RecipeCommand | None = None,
+        again: bool = True,
     ) -> Template:
-        """The sandbox as it is now, as a template; the sandbox goes on."""
+        """The sandbox as it is now, as a template; the sandbox goes on. `again`: there may be
+        another snapshot of it, for which what it writes is tracked from here on."""
         self.store.admit(sandbox.tenant_uid)
-        captured = await self._capture(sandbox, labels)
+        captured = await self._capture(sandbox, labels, again=again)
         record = dataclasses.replace(captured.record, recipe=recipe, on_fork=on_fork)
         template = Template(record, captured.native)
         try:
@@ -163,6 +170,7 @@ class TemplateService:
         limit = self._service.config.pool_size_bytes
         eviction = decide_eviction(self._pool_entries(), limit)
         if not eviction.fits:
+            self._untrack({newcomer.record.sandbox_id})
             raise LimitExceeded(
                 "the page pool has no room for it",
                 operation=OPERATION,
@@ -174,6 +182,12 @@ class TemplateService:
             if template.template_id in eviction.template_ids:
                 _LOG.info("evicted template %s: the page pool is full", template.template_id)
                 await self.remove(template)
+        self._untrack(eviction.template_ids)
+
+    def _untrack(self, sandbox_ids: Collection[str]) -> None:
+        for sandbox in self._service.population:
+            if sandbox.sandbox_id in sandbox_ids and sandbox.tracer is not None:
+                sandbox.tracer.end()
 
     def pool_bytes(self) -> int:
         """Memory of all templates, also of those whose forks alone still map it."""
@@ -186,7 +200,13 @@ class TemplateService:
             if sandbox.template is not None:
                 used[sandbox.template.template_id] = sandbox.template
         everything = {each.template_id: each for each in self.store.visible(0, {})} | used
-        return [
+        tracked = [
+            # Before any template: nobody asked to keep it.
+            PoolEntry(each.sandbox_id, each.tracer.files, 0.0, in_use=each.gate.is_closed)
+            for each in self._service.population
+            if each.tracer is not None
+        ]
+        return tracked + [
             PoolEntry(
                 template_id,
                 each.files,
@@ -200,13 +220,15 @@ class TemplateService:
         if unheld := self._layers.let_go(holder):
             await asyncio.shield(self._service.in_thread(lambda: self._layers.remove(unheld)))
 
-    async def _capture(self, sandbox: LiveSandbox, labels: Mapping[str, str]) -> Template:
+    async def _capture(
+        self, sandbox: LiveSandbox, labels: Mapping[str, str], *, again: bool = True
+    ) -> Template:
         sandbox.require_running(OPERATION)
         async with sandbox.gate.closed(sandbox.is_transferring, sandbox.sandbox_id):
             # Not before the gate is closed: what starts or ends until then counts.
             externals = gather_externals(sandbox)
             # Shielded: the gate stays closed until the sandbox runs again.
-            work = asyncio.ensure_future(self._capture_now(sandbox, externals, labels))
+            work = asyncio.ensure_future(self._capture_now(sandbox, externals, labels, again))
             work.add_done_callback(lambda _: externals.close())
             try:
                 template = await asyncio.shield(work)
@@ -219,7 +241,7 @@ class TemplateService:
         return template
 
     async def _capture_now(
-        self, sandbox: LiveSandbox, externals: Externals, labels: Mapping[str, str]
+        self, sandbox: LiveSandbox, externals: Externals, labels: Mapping[str, str], again: bool
     ) -> Template:
         launched, _ = sandbox.require_running(OPERATION)
         record, parent = sandbox.record, sandbox.template
@@ -233,30 +255,32 @@ class TemplateService:
                 object=sandbox.sandbox_id,
                 cause=f"max_layers is {self._service.config.max_layers}",
             )
+        tracer = sandbox.tracer = sandbox.tracer or _tracer_of(sandbox)
         generation, last_exec = sandbox.exec_ids
-        registry = self._service.registry
-        registry.set_capturing(sandbox.sandbox_id, True)
         try:
             captured = await self._service.in_thread(
                 lambda: capture(
                     self._layers,
                     sandbox.sandbox_id,
-                    launched.init_pid,
+                    tracer,
                     externals.descriptors,
                     None if parent is None else parent.native,
                     template_id,
+                    again,
                 )
             )
             # No less than the sandbox, which may be gone as soon as its gate is open.
             self._layers.hold(template_id, lower)
+        except CaptureCut:
+            self._service.give_up(sandbox, EndReason.CAPTURE_CUT)
+            await self._release(template_id)
+            raise
         except VenusError:
             await self._release(template_id)
             # It may have been destroyed meanwhile, which is then what to say.
             sandbox.require_running(OPERATION)
             raise
-        finally:
-            registry.set_capturing(sandbox.sandbox_id, False)
-        return Template(
+        template = Template(
             TemplateRecord(
                 template_id=template_id,
                 tenant_uid=sandbox.tenant_uid,
@@ -279,3 +303,11 @@ class TemplateService:
             ),
             captured.native,
         )
+        if again:
+            tracer.files = template.files
+        return template
+
+
+def _tracer_of(sandbox: LiveSandbox) -> Tracer:
+    launched, _ = sandbox.require_running(OPERATION)
+    return Tracer(launched.control_path.parent, launched.init_pid, launched.init_pidfd)
