@@ -96,17 +96,13 @@ LEFT_OUT = {
     "affinity": ("identity", "thread/affinity"),
     "bounding set": ("identity", "process/status/CapBnd"),
     "groups": ("identity", "process/status/Groups"),
-    "no_new_privs": ("memory", "process/status/NoNewPrivs"),
     "limit 7": ("identity", "process/limits/Max open files"),
     "seccomp filter": ("identity", "thread/seccomp/newest but 0"),
     "umask": ("files", "process/status/Umask"),
     "lock on descriptor": ("files", "fd/info/lock"),
     "scheduling": ("identity", "thread/scheduling/nice"),
     "foreground group": ("terminals", "process/stat/tpgid"),
-    "controlling terminal": ("terminals", "process/stat/tty_nr"),
-    "memory layout": ("stack", "process/cmdline"),
     "timer 1": ("timers", "process/timers/timer 1 signal"),
-    "received data": ("tcp", "queue"),
     "Unix datagram": ("unix_names", "fd/queue/first"),
 }
 

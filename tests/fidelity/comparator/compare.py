@@ -20,12 +20,18 @@ class Difference:
     fork: Hashable
 
     def __str__(self) -> str:
-        return f"{self.owner}: {self.field}: {_short(self.original)} → {_short(self.fork)}"
+        was, is_now = self.original, self.fork
+        if isinstance(was, tuple) and isinstance(is_now, tuple):
+            was, is_now = (
+                tuple(each for each in one if each not in other)
+                for one, other in ((was, is_now), (is_now, was))
+            )
+        return f"{self.owner}: {self.field}: {_short(was)} → {_short(is_now)}"
 
 
 def _short(value: Hashable) -> str:
     text = value.hex() if isinstance(value, bytes) and len(value) > 64 else str(value)
-    return text if len(text) < 200 else f"{text[:200]}… ({len(text)})"
+    return text if len(text) < 400 else f"{text[:400]}… ({len(text)})"
 
 
 def _cut(areas: Iterable[Area], edges: Sequence[int]) -> Iterator[tuple[int, int, Area]]:

@@ -33,10 +33,11 @@ GETREGS, PEEKSIGINFO, GETREGSET = 12, 0x4209, 0x4204
 GETSIGMASK, GET_FILTER, GET_RSEQ = 0x420A, 0x420C, 0x420F
 NT_X86_XSTATE = 0x202
 _SHARED_QUEUE = 1
-REGISTERS = (
-    "r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi orig_rax rip cs eflags rsp ss "
-    "fs_base gs_base ds es fs gs"
-).split()
+REGISTERS = [
+    "r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi",
+    "rdi", "orig_rax", "rip", "cs", "eflags", "rsp", "ss", "fs_base", "gs_base", "ds", "es", "fs",
+    "gs",
+]  # fmt: skip
 
 
 def _trace(request: int, tid: int, address: object, data: object) -> int:
@@ -105,11 +106,16 @@ def robust_list(tid: int) -> tuple[int, int]:
     return head.value, size.value
 
 
+_SCHEDULING = (
+    "size", "policy", "flags", "nice", "priority", "runtime", "deadline", "period", "util_min",
+    "util_max",
+)  # fmt: skip
+
+
 def scheduling(tid: int) -> dict[str, int]:
-    names = "size policy flags nice priority runtime deadline period util_min util_max".split()
     buffer = ctypes.create_string_buffer(56)
     call("sched_getattr", tid, buffer, len(buffer), 0)
-    return dict(zip(names, struct.unpack("IIQiIQQQII", buffer.raw), strict=True))
+    return dict(zip(_SCHEDULING, struct.unpack("IIQiIQQQII", buffer.raw), strict=True))
 
 
 def io_priority(tid: int) -> int:

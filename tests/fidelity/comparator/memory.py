@@ -6,6 +6,7 @@ mapping shows of its file is read from the file.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import zlib
@@ -146,7 +147,7 @@ def _areas(mapping: _Mapping, policy: str, guards: list[tuple[int, int]]) -> Ite
         attributes["name"] = mapping.name
         attributes["offset"] = mapping.offset - mapping.start
     cuts = sorted({mapping.start, mapping.end, *(edge for guard in guards for edge in guard)})
-    for start, end in zip(cuts, cuts[1:], strict=False):
+    for start, end in itertools.pairwise(cuts):
         guarded = any(first <= start < last for first, last in guards)
         yield Area(start, end, {**attributes, "guard": guarded})
 

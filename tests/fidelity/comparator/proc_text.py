@@ -7,14 +7,16 @@ from collections.abc import Callable, Hashable, Iterator
 
 Fields = Iterator[tuple[str, Hashable]]
 
-_STAT = (
-    "pid comm state ppid pgrp session tty_nr tpgid flags minflt cminflt majflt cmajflt utime stime "
-    "cutime cstime priority nice num_threads itrealvalue starttime vsize rss rsslim startcode "
-    "endcode startstack kstkesp kstkeip signal blocked sigignore sigcatch wchan nswap cnswap "
-    "exit_signal processor rt_priority policy delayacct_blkio_ticks guest_time cguest_time "
-    "start_data end_data start_brk arg_start arg_end env_start env_end exit_code"
-).split()
-_STATM = "size resident shared text lib data dt".split()
+_STAT = [
+    "pid", "comm", "state", "ppid", "pgrp", "session", "tty_nr", "tpgid", "flags", "minflt",
+    "cminflt", "majflt", "cmajflt", "utime", "stime", "cutime", "cstime", "priority", "nice",
+    "num_threads", "itrealvalue", "starttime", "vsize", "rss", "rsslim", "startcode", "endcode",
+    "startstack", "kstkesp", "kstkeip", "signal", "blocked", "sigignore", "sigcatch", "wchan",
+    "nswap", "cnswap", "exit_signal", "processor", "rt_priority", "policy",
+    "delayacct_blkio_ticks", "guest_time", "cguest_time", "start_data", "end_data", "start_brk",
+    "arg_start", "arg_end", "env_start", "env_end", "exit_code",
+]  # fmt: skip
+_STATM = ["size", "resident", "shared", "text", "lib", "data", "dt"]
 
 
 def _stat(text: str) -> Fields:

@@ -69,12 +69,23 @@ def _empty_or_not_alike(difference: Difference, original: Record, fork: Record) 
     return was == is_now
 
 
+def _runs_on(difference: Difference, original: Record, fork: Record) -> bool:
+    again = fork.fields.get((difference.owner, "fd/info/it_interval")) != "(0, 0)"
+    return again or _empty_or_not_alike(difference, original, fork)
+
+
 def _of_the_harness(difference: Difference, original: Record, fork: Record) -> bool:
     return difference.original == "none"
 
 
+def _first_thread(owner: str) -> str:
+    process = _process(owner)
+    return f"{process} thread {process.split()[1]}"
+
+
 def _in_its_plan(difference: Difference, original: Record, fork: Record) -> bool:
-    rip = fork.fields.get((difference.owner, "thread/registers/rip"), 0)
+    owner = difference.owner if "thread" in difference.owner else _first_thread(difference.owner)
+    rip = fork.fields.get((owner, "thread/registers/rip"), 0)
     plans = fork.memory[_process(difference.owner)].plans
     return any(start <= _number(rip) < end for start, end in plans)
 
@@ -131,6 +142,11 @@ def _is_shared_anonymous(difference: Difference, original: Record, fork: Record)
     )
 
 
+def _is_removed_segment(difference: Difference, original: Record, fork: Record) -> bool:
+    was, is_now = str(difference.original), difference.fork
+    return was.startswith("/SYSV") and is_now == "/SYSV00000000 (deleted)"
+
+
 def _more(difference: Difference, original: Record, fork: Record) -> bool:
     return _number(difference.fork) >= _number(difference.original)
 
@@ -138,7 +154,7 @@ def _more(difference: Difference, original: Record, fork: Record) -> bool:
 def _waits_stopped(difference: Difference, original: Record, fork: Record) -> bool:
     """Its leader is in the plan's kill(itself, SIGSTOP)."""
     process = _process(difference.owner)
-    leader = f"{process} thread {process.split()[1]}"
+    leader = _first_thread(process)
     called = [fork.fields.get((leader, f"thread/registers/{name}")) for name in ("orig_rax", "rsi")]
     return called == [_KILL, signal.SIGSTOP] and any(
         area.attributes["name"] == FORK_MEMORY for area in fork.memory[process].areas
@@ -180,7 +196,7 @@ REVIEWED = (
     Reviewed(_both("cgroup/"), "a group for each command that the harness starts"),
     Reviewed(_both("mountinfo//*layers"), "the files of the original are one layer more of a fork"),
     Reviewed(("fd/info/mount",), "/dev/null that the harness gave it", holds=_of_the_harness),
-    Reviewed(("fd/info/it_value",), "time goes on", holds=_empty_or_not_alike),
+    Reviewed(("fd/info/it_value",), "time goes on", holds=_runs_on),
     Reviewed(("fd/info/ticks",), "time goes on", holds=_more),
     # --- processes ---
     Reviewed(
@@ -199,7 +215,7 @@ REVIEWED = (
             "status/RssAnon status/RssFile status/RssShmem status/VmPTE status/VmPeak "
             "smaps_rollup/*"
         ),
-        "pages that a fork has not touched are in no page table, and those of the pool are a file's",
+        "pages of the pool are a file's, and those that were not touched are in no page table",
         "resident memory",
     ),
     Reviewed(
@@ -254,6 +270,7 @@ REVIEWED = (
     ),
     Reviewed(("area/name",), "it is a memfd there", "`maps` shows `/memfd:shared-anonymous`",
              _is_shared_anonymous),
+    Reviewed(("area/name",), "its key is gone with it", "`/SYSV00000000`", _is_removed_segment),
     Reviewed(("area/THPeligible",), "the pool has its huge pages from elsewhere", EXTENT_ROW,
              _pool_pages),
     Reviewed(("area/flag ac",), "memory is accounted when it becomes writable", "`VmFlags`", _gone),
