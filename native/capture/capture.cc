@@ -9,6 +9,7 @@
 #include "capture/memory_filesystems.h"
 #include "capture/pool_gate.h"
 #include "capture/process.h"
+#include "capture/settings.h"
 #include "capture/stopped_tree.h"
 #include "capture/system_v.h"
 #include "capture/threads.h"
@@ -85,6 +86,7 @@ CaptureState capture_tree(pid_t init_host_pid, std::vector<ExternalEnd> external
         } else {
             prepare_injection(process);
             capture_process(process, tree, image);
+            capture_process_settings(process, init_host_pid, image);
             for (StoppedThread &thread : process.threads) {
                 image.threads.push_back(capture_thread(process, thread));
                 map_credentials(process, image.threads.back().credentials);
@@ -95,6 +97,7 @@ CaptureState capture_tree(pid_t init_host_pid, std::vector<ExternalEnd> external
     }
     state.image.vdso = own_vdso();
     finish_descriptors(tree, state);
+    capture_file_owners(tree, state);
     capture_system_v(tree, state);
     // After the descriptors, so that a memfd which is open and mapped is one object.
     for (size_t i = 0; i < tree.processes.size(); i++) {

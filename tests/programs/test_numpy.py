@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from sandboxd.client import Sandbox
 from tests.support.conversation import Conversation
 
-# Three threads compute until they are told a word. From a step on that none of them has reached
-# (or that is given) they mix it in, and end some steps later. So what comes out depends on that step
-# and the word alone. A big array and a mapped file take part.
+# Three threads compute until they are told a word. From a step on that none of them has
+# reached (or that is given) they mix it in, and end some steps later. So what comes out depends on
+# that step and the word alone. A big array and a mapped file take part.
 PROGRAM = """
 import hashlib, sys, threading
 import numpy as np
