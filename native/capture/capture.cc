@@ -10,6 +10,7 @@
 #include "capture/memory_filesystems.h"
 #include "capture/pool_gate.h"
 #include "capture/process.h"
+#include "capture/settings.h"
 #include "capture/stopped_tree.h"
 #include "capture/system_v.h"
 #include "capture/threads.h"
@@ -89,6 +90,7 @@ CaptureState capture_tree(CaptureRequest request)
         } else {
             prepare_injection(process);
             capture_process(process, tree, image);
+            capture_process_settings(process, init_host_pid, image);
             for (StoppedThread &thread : process.threads) {
                 image.threads.push_back(capture_thread(process, thread));
                 map_credentials(process, image.threads.back().credentials);
@@ -99,6 +101,7 @@ CaptureState capture_tree(CaptureRequest request)
     }
     state.image.vdso = own_vdso();
     finish_descriptors(tree, state);
+    capture_file_owners(tree, state);
     capture_system_v(tree, state);
     // After the descriptors, so that a memfd which is open and mapped is one object.
     for (size_t i = 0; i < tree.processes.size(); i++) {
@@ -113,6 +116,7 @@ CaptureState capture_tree(CaptureRequest request)
             tracking->remember(process.host_pid, std::move(known));
     }
     capture_memory_filesystems(state);
+    tree.put_back();
     if (request.while_stopped)
         request.while_stopped();
     return state;

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "os/error.h"
 #include "os/fd.h"
 #include "venus_restore_format.h"
 
