@@ -91,7 +91,7 @@ class Creation:
         ids = [*standing, *(new_id() for _ in range(count - len(taken)))]
         sandboxes = [population.new(each, tenant_uid, options.image) for each in ids]
         for sandbox in sandboxes:
-            sandbox.template = template
+            sandbox.refer_to(template)
             population.add(sandbox)
         # Shielded: launches run in threads, which nothing interrupts. Whoever asked may go away;
         # then what was made is removed.

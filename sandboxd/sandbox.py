@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sandboxd.exec_session import RunningExec
     from sandboxd.init_link import InitLink
     from sandboxd.launch import LaunchedSandbox
+    from sandboxd.templates.pool import PoolUsers
     from sandboxd.templates.template import Template
 
 # The upper half of an exec id is the generation of the daemon that gave it, so that a restarted
@@ -75,6 +76,7 @@ class LiveSandbox:
     tenant_uid: int
     image: str
     budget: ExecBudget
+    pool: PoolUsers
     state: State = State.CREATING
     record: SandboxRecord | None = None
     launched: LaunchedSandbox | None = None
@@ -84,7 +86,7 @@ class LiveSandbox:
     ended_execs: deque[RunningExec] = field(default_factory=lambda: deque(maxlen=KEPT_ENDED_EXECS))
     """Commands of a fork's original that have ended in the fork; their last output is kept."""
     template: Template | None = None
-    """What it was forked from: its memory still refers to the template's pages."""
+    """What it was forked from: its memory still refers to the template's pages. See `refer_to`."""
     gate: StartGate = field(default_factory=StartGate)
     end_reason: EndReason | None = None
     ttl_timer: asyncio.TimerHandle | None = None
@@ -98,6 +100,14 @@ class LiveSandbox:
         self.state = next_state(self.state, event)
         if self.end_reason is None:
             self.end_reason = reason
+
+    def refer_to(self, template: Template | None) -> None:
+        """It is forked from the template, or (None) it no longer maps its pages."""
+        if template is not None:
+            self.pool.add(template.template_id, template.files)
+        if self.template is not None:
+            self.pool.remove(self.template.template_id)
+        self.template = template
 
     def next_exec_id(self) -> int:
         """An id that no command of this sandbox had before."""

@@ -184,7 +184,7 @@ class SandboxService:
             await self.in_thread(sandbox.launched.begin_kill)
             await sandbox.gate.wait_open()
         await self.in_thread(lambda: self._launcher.destroy(sandbox.sandbox_id))
-        sandbox.template = None
+        sandbox.refer_to(None)
         sandbox.apply(Event.DESTROYED)
         self.population.remove(sandbox)
         if sandbox.record is not None:
