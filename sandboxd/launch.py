@@ -171,6 +171,11 @@ class Launcher:
         with kernel_errors("destroy sandbox", sandbox_id):
             undo_all(self._steps, sandbox_id)
 
+    def private_bytes(self) -> int:
+        """What all sandboxes of this daemon hold of the node's memory, each its own."""
+        with kernel_errors("read accounts", "all sandboxes"):
+            return self._cgroups.private_bytes()
+
     def remnants(self) -> set[str]:
         """Every id of which anything is on this node."""
         with kernel_errors("find remnants", str(self._config.state_dir)):

@@ -95,6 +95,14 @@ SealedExtent ExtentWriter::finish(bool anonymous)
     return {std::move(fd_), size_, identity, false, anonymous, std::move(huge_)};
 }
 
+uint64_t SealedExtent::memory() const
+{
+    constexpr uint64_t kBlockBytes = 512;  // of st_blocks, whatever the file system's own
+    struct stat status;
+    checked(fstat(fd.get(), &status), "stat", kName);
+    return static_cast<uint64_t>(status.st_blocks) * kBlockBytes;
+}
+
 void SealedExtent::seal() const
 {
     checked(fcntl(fd.get(), F_ADD_SEALS, kTemplateSeals), "seal", kName);

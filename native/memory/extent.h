@@ -34,6 +34,8 @@ struct SealedExtent {
     std::vector<PageRun> huge = {};  // offsets that shall become huge pages
 
     void seal() const;
+    // Bytes of memory: its holes take none, and alignment makes many.
+    uint64_t memory() const;
     // Huge pages where they are wanted: an optimisation that may fail, and takes a second or two per
     // GiB.  The content stays what it is: also when it is sealed, and while forks run on it.
     void collapse() const;

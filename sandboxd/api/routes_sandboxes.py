@@ -32,6 +32,7 @@ async def info(context: Context, peer: CurrentPeer) -> models.DaemonInfo:
         sandboxes=len(service.population.visible(peer.uid)),
         templates=len(context.templates.store.visible(peer.uid, {})),
         pool_bytes=context.templates.pool_bytes(),
+        private_bytes=await service.private_bytes(),
         counters=models.Counters(**vars(service.counters)),
         limits=models.DaemonLimits(
             max_sandboxes=config.max_sandboxes,
@@ -127,6 +128,7 @@ async def get_metrics(
         memory_bytes=usage.memory_bytes,
         memory_peak_bytes=usage.memory_peak_bytes,
         private_bytes=usage.private_bytes,
+        shared_bytes=0 if sandbox.template is None else sandbox.template.shared_bytes,
         cpu_s=usage.cpu_s,
         pids=usage.pids,
         disk_bytes=usage.disk_bytes,
