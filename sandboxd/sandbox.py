@@ -86,12 +86,13 @@ class LiveSandbox:
     ended_execs: deque[RunningExec] = field(default_factory=lambda: deque(maxlen=KEPT_ENDED_EXECS))
     """Commands of a fork's original that have ended in the fork; their last output is kept."""
     template: Template | None = None
-    """What it was forked from: its memory still refers to the template's pages. See `refer_to`."""
+    """What it was forked from: its memory still refers to the template's pages."""
     gate: StartGate = field(default_factory=StartGate)
     end_reason: EndReason | None = None
     ttl_timer: asyncio.TimerHandle | None = None
     take_down: asyncio.Task[None] | None = None
     oom_kills_seen: int = 0
+    _counted: Template | None = None
     _generation: int = 0
     _last_exec: int = 0
 
@@ -101,13 +102,14 @@ class LiveSandbox:
         if self.end_reason is None:
             self.end_reason = reason
 
-    def refer_to(self, template: Template | None) -> None:
-        """It is forked from the template, or (None) it no longer maps its pages."""
+    def count_for(self, template: Template | None) -> None:
+        """It is one of the template's forks that somebody has, or (None) no longer: what merely
+        stands ready does not keep a template."""
         if template is not None:
             self.pool.add(template.template_id, template.files)
-        if self.template is not None:
-            self.pool.remove(self.template.template_id)
-        self.template = template
+        if self._counted is not None:
+            self.pool.remove(self._counted.template_id)
+        self._counted = template
 
     def next_exec_id(self) -> int:
         """An id that no command of this sandbox had before."""

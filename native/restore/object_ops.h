@@ -10,4 +10,7 @@ namespace venus {
 // pre: no descriptor below context.descriptors.objects is open.
 void add_object_ops(const ProcessPlanContext &context, OpList &ops);
 
+// Sets what the timerfds among them had left; their time runs from then on.
+void add_timer_file_ops(const ProcessPlanContext &context, OpList &ops);
+
 }  // namespace venus

@@ -10,8 +10,10 @@ namespace venus {
 void add_descriptor_ops(const ProcessPlanContext &context, const ProcessImage &process, OpList &ops);
 void add_signal_action_ops(const ProcessImage &process, OpList &ops);
 void add_limit_ops(const ProcessImage &process, OpList &ops);
-// pre: all threads exist.
+// Makes the timers, armed by none. pre: all threads exist.
 void add_timer_ops(const ProcessPlanContext &context, const ProcessImage &process, OpList &ops);
+bool has_armed_timers(const ProcessImage &process);
+void add_timer_start_ops(const ProcessImage &process, OpList &ops);
 // pre: every thread has its credentials; a change of them clears what is set here.
 void add_last_ops(const ProcessImage &process, OpList &ops);
 void add_seccomp_ops(const ProcessImage &process, OpList &ops);

@@ -29,8 +29,21 @@ namespace {
 
 constexpr uint64_t kAddressSpaceEnd = 0x7ffffffff000;
 constexpr uint64_t kLargestPlan = uint64_t{1} << 29;
-// Stages at which the whole tree waits for its last member.
-enum Stage : Word { kBorn, kBuilt, kPrivilegesDropped, kReady, kFirstFree };
+// Stages at which the whole tree waits for its last member. All of them wait at kRunning for the
+// coordinator: the last to come tells it (kGathered), and it waits for the daemon (kReleased) first.
+enum Stage : Word {
+    kBorn,
+    kBuilt,
+    kGathered,
+    kReleased = VR_RELEASE_BARRIER,
+    kRunning,
+    kReady,
+};
+static_assert(Word{kReady} < VR_TREE_BARRIERS);
+
+// Those of one process.
+Word threads_built(uint32_t process) { return VR_TREE_BARRIERS + 2 * process; }
+Word threads_stopped(uint32_t process) { return threads_built(process) + 1; }
 
 uint64_t round_up(uint64_t bytes)
 {
@@ -66,8 +79,15 @@ public:
         wait_at(kBuilt, creation_.births + 1, ops);
         add_system_v_removal_ops(context_, ops);
         reap_helpers(creation_.first, ops);
-        wait_at(kPrivilegesDropped, threads(true) + 1, ops);
-        wait_at(kReady, threads(false) + 1, ops);
+        if (threads(true) > 0)
+            wait_at(kGathered, 2, ops);
+        if (!anything_is_late())
+            ops.add("the shared page", VR_STORE,
+                    {window.shared + offsetof(vr_shared, complete), true});
+        ops.add("the daemon", VR_BARRIER, {kReleased, 2, true});
+        add_timer_file_ops(context_, ops);
+        wait_at(kRunning, threads(true) + 1, ops);
+        wait_until_ready(ops);
         ops.add("coordinator", VR_EXIT, {0});
         header_.first_op = writer_.finish(ops);
         operations_ += ops.ops().size();
@@ -112,6 +132,50 @@ private:
     void wait_at(Word stage, size_t participants, OpList &ops)
     {
         ops.add("the others", VR_BARRIER, {stage, participants});
+    }
+
+    // Nothing before it starts a clock of the program.
+    void wait_for_release(OpList &ops)
+    {
+        ops.add("release", VR_BARRIER, {kRunning, threads(true) + 1, true, kGathered});
+    }
+
+    bool has_stopped_children(const ProcessImage &process) const
+    {
+        for (const ProcessImage &child : context_.tree.processes)
+            if (child.parent == process.pid && child.state == RunState::kStopped)
+                return true;
+        return false;
+    }
+
+    // Whether a process still has something to do after the release. Timers are armed then, and
+    // before its filters may forbid that; a child stops then, because it could not wait once it is
+    // stopped; and helpers, which may be parents for a while, have ended.
+    bool is_late(const ProcessImage &process) const
+    {
+        bool dies_with_parent = false;
+        for (const ThreadImage &thread : process.threads)
+            dies_with_parent |= thread.parent_death_signal != 0;
+        return process.state != RunState::kZombie &&
+               (dies_with_parent || has_armed_timers(process) || has_stopped_children(process));
+    }
+
+    bool anything_is_late() const
+    {
+        for (const OpenFile &object : context_.tree.objects)
+            if (std::holds_alternative<TimerFile>(object))
+                return true;
+        for (const ProcessImage &process : context_.tree.processes)
+            if (process.state == RunState::kStopped || is_late(process))
+                return true;
+        return false;
+    }
+
+    // No program runs while a process is without its filters, or one runs that shall be stopped.
+    void wait_until_ready(OpList &ops)
+    {
+        if (anything_is_late())
+            wait_at(kReady, threads(false) + 1, ops);
     }
 
     void add_birth(const Birth &birth, OpList &ops, bool by_coordinator)
@@ -218,26 +282,26 @@ private:
         add_foreground_ops(process, ops);
         add_descriptor_ops(context_, process, ops);
         add_semaphore_undo_ops(process, ops);
-        Word stopped_barrier = kFirstFree + stopped_++;
         add_bounding_set_ops(process, ops);
         for (size_t i = 1; i < process.threads.size(); i++)
-            add_thread(process, index, i, stopped_barrier, ops);
+            add_thread(process, index, i, ops);
         add_thread_ops(process, process.threads[0], ops);
         add_timer_ops(context_, process, ops);
         add_limit_ops(process, ops);
         add_credential_ops(process.threads[0], ops);
-        wait_at(kPrivilegesDropped, threads(true) + 1, ops);
-        add_death_signal_ops(process.threads[0], ops);
-        await_stopped_children(process, ops);
-        add_signal_action_ops(process, ops);
-        add_pending_signal_ops(process, process.threads[0], ops);
-        add_last_ops(process, ops);
-        add_seccomp_ops(process, ops);
+        if (is_late(process)) {
+            wait_for_release(ops);
+            add_timer_start_ops(process, ops);
+            add_signals_and_filters(process, index, ops);
+        } else {
+            add_signals_and_filters(process, index, ops);
+            wait_for_release(ops);
+        }
         if (process.state == RunState::kStopped) {
             ops.call("stop", SYS_kill, {word(process.pid), SIGSTOP});
-            wait_at(stopped_barrier, process.threads.size(), ops);
+            wait_at(threads_stopped(index), process.threads.size(), ops);
         } else {
-            wait_at(kReady, threads(false) + 1, ops);
+            wait_until_ready(ops);
         }
         uint64_t tail = tail_at_[index];
         ops.add("program", VR_LEAVE,
@@ -246,20 +310,36 @@ private:
                  process.threads.size() - 1});
     }
 
-    void add_thread(const ProcessImage &process, uint32_t index, size_t number,
-                    Word stopped_barrier, OpList &leader)
+    void add_signals_and_filters(const ProcessImage &process, uint32_t index, OpList &ops)
+    {
+        // The filters are put on all threads at once, and could forbid what these have left to do.
+        if (process.threads.size() > 1)
+            wait_at(threads_built(index), process.threads.size(), ops);
+        add_death_signal_ops(process.threads[0], ops);
+        await_stopped_children(process, ops);
+        add_signal_action_ops(process, ops);
+        add_pending_signal_ops(process, process.threads[0], ops);
+        add_last_ops(process, ops);
+        add_seccomp_ops(process, ops);
+    }
+
+    void add_thread(const ProcessImage &process, uint32_t index, size_t number, OpList &leader)
     {
         const ThreadImage &thread = process.threads[number];
         OpList ops(writer_, index);
         add_thread_ops(process, thread, ops);
         add_credential_ops(thread, ops);
         add_pending_signal_ops(process, thread, ops);
-        wait_at(kPrivilegesDropped, threads(true) + 1, ops);
+        if (is_late(process))
+            wait_for_release(ops);
         add_death_signal_ops(thread, ops);
+        ops.add("its process", VR_JOIN, {threads_built(index), process.threads.size()});
+        if (!is_late(process))
+            wait_for_release(ops);
         if (process.state == RunState::kStopped)
-            wait_at(stopped_barrier, process.threads.size(), ops);
+            wait_at(threads_stopped(index), process.threads.size(), ops);
         else
-            wait_at(kReady, threads(false) + 1, ops);
+            wait_until_ready(ops);
         ops.add("program", VR_LEAVE_THREAD,
                 {tail_at_[index] + header_.tail_thread, tails_[index].frames[number],
                  context_.window.leaving_counter(index)});
@@ -345,7 +425,6 @@ private:
     vr_header header_{};
     std::vector<Tail> tails_;
     std::vector<uint64_t> tail_at_;
-    Word stopped_ = 0;
     size_t operations_ = 0;
 };
 

@@ -249,6 +249,7 @@ class DaemonInfo(_FromJson):
     kernel: str
     sandboxes: int
     templates: int = 0
+    standing: int = 0
     pool_bytes: int = 0
     private_bytes: int = 0
     counters: dict[str, int] = field(default_factory=dict)

@@ -67,6 +67,10 @@ class LayerStore:
 
     def release(self, holder: str) -> None:
         """Undo every `hold` and `freeze` of the holder; what nobody holds is removed."""
+        self.remove(self.let_go(holder))
+
+    def let_go(self, holder: str) -> list[str]:
+        """As `release`, without blocking: what nobody holds any more must be given to `remove`."""
         unheld = []
         with self._lock:
             for name in self._held.pop(holder, ()):
@@ -74,7 +78,7 @@ class LayerStore:
                 if not self._holders[name]:
                     del self._holders[name]
                     unheld.append(name)
-        self._remove(unheld)
+        return unheld
 
     def remove_unheld(self) -> list[str]:
         """After adoption: remove what belongs to nobody; returns the names."""
@@ -82,10 +86,11 @@ class LayerStore:
             unheld = [name for name, holders in self._holders.items() if not holders]
             for name in unheld:
                 del self._holders[name]
-        self._remove(unheld)
+        self.remove(unheld)
         return unheld
 
-    def _remove(self, names: Sequence[str]) -> None:
+    def remove(self, names: Sequence[str]) -> None:
+        """Layers that `let_go` returned."""
         failures = []
         for name in names:
             try:
