@@ -228,7 +228,10 @@ class Launcher:
     def _make_upper(self, building: _Building) -> None:
         request = building.request
         building.upper_parent = self._volumes.create(
-            Collection.UPPERS, request.sandbox_id, request.limits.disk_bytes
+            Collection.UPPERS,
+            request.sandbox_id,
+            request.limits.disk_bytes,
+            above=request.layers[0] if request.layers else None,
         )
         # `upper` becomes the root directory of the sandbox, with this mode and owner.
         (building.upper_parent / "upper").mkdir(mode=0o755)
