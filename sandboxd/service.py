@@ -81,6 +81,10 @@ class SandboxService:
             # Its groups went away between the check and the reading.
             raise sandbox.gone_error(operation) from None
 
+    async def private_bytes(self) -> int:
+        """Memory that only single sandboxes hold, of all of them together."""
+        return await self.in_thread(self._launcher.private_bytes)
+
     # -- starting --------------------------------------------------------------------------------
 
     def refuse_when_closing(self) -> None:
@@ -180,6 +184,8 @@ class SandboxService:
         if sandbox.ttl_timer is not None:
             sandbox.ttl_timer.cancel()
         await self.dismantle(sandbox)
+        sandbox.count_for(None)
+        sandbox.pool.keep(sandbox.sandbox_id, {})
         sandbox.apply(Event.DESTROYED)
         self.population.remove(sandbox)
         if sandbox.record is not None:

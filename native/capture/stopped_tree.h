@@ -8,8 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "os/tracee.h"
 #include "os/fd.h"
+#include "os/pid_namespace.h"
+#include "os/tracee.h"
 
 namespace venus {
 
@@ -63,6 +64,7 @@ private:
     void describe();
 
     pid_t init_;
+    os::PidNamespace pid_namespace_;
     std::string namespace_;
 };
 

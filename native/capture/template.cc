@@ -179,7 +179,7 @@ std::map<std::string, uint64_t> Template::counts() const
     counts["operations"] = plan_.operations;
     counts["plan_bytes"] = plan_.bytes.size();
     for (const SealedExtent &extent : extents_)
-        counts[extent.inherited ? "inherited_bytes" : "extent_bytes"] += extent.size;
+        counts[extent.inherited ? "inherited_bytes" : "extent_bytes"] += extent.memory_bytes();
     return counts;
 }
 
