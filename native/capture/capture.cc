@@ -90,7 +90,7 @@ CaptureState capture_tree(CaptureRequest request)
         } else {
             prepare_injection(process);
             capture_process(process, tree, image);
-            capture_process_settings(process, init_host_pid, image);
+            capture_process_settings(process, request.init_host_pid, image);
             for (StoppedThread &thread : process.threads) {
                 image.threads.push_back(capture_thread(process, thread));
                 map_credentials(process, image.threads.back().credentials);
