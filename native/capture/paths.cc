@@ -5,15 +5,16 @@
 #include <sys/syscall.h>
 
 #include "os/checked.h"
+#include "os/proc.h"
 #include "restore/refused.h"
 
 namespace venus {
 
-bool is_reachable(const StoppedProcess &process, const std::string &path, const struct stat &file)
+bool is_reachable(pid_t init, const std::string &path, const struct stat &file)
 {
     if (path.empty() || path[0] != '/')
         return false;
-    std::string root_path = process.proc_path("root");
+    std::string root_path = proc::path(init, "root");
     os::UniqueFd root(checked(open(root_path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC), "open",
                           root_path));
     open_how how{};
@@ -28,12 +29,12 @@ bool is_reachable(const StoppedProcess &process, const std::string &path, const 
     return status.st_dev == file.st_dev && status.st_ino == file.st_ino;
 }
 
-std::string path_in_sandbox(const StoppedProcess &process, const std::string &link,
+std::string path_in_sandbox(const StoppedProcess &process, pid_t init, const std::string &link,
                             const std::string &target)
 {
     struct stat status;
     checked(stat(link.c_str(), &status), "stat", link);
-    if (!is_reachable(process, target, status))
+    if (!is_reachable(init, target, status))
         throw Refused(process.label, target, "its name no longer leads to it");
     return target;
 }
