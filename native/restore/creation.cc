@@ -32,7 +32,7 @@ public:
         for (const ProcessImage &process : tree_.processes)
             if (!of_init(process.group) && !births_.contains(process.group))
                 lend_group(process);
-        check_orphans();
+        check_adopted();
         return std::move(plan_);
     }
 
@@ -77,12 +77,12 @@ private:
     {
         Birth &leader = session_leader(process.session,
                                        reaper ? reaper->after_session : plan_.first);
-        // A helper that leads the session may itself be the creator: it ends anyway.
-        Birth &carrier =
-            leader.process ? add(leader.after_session, free_pid(), process.session) : leader;
-        if (reaper)
-            reaper->adopts = true;
-        orphans_.push_back({&carrier, reaper, &process});
+        leader.late = !leader.process;
+        Birth &carrier = add(leader.after_session, free_pid(), process.session);
+        if (reaper) {
+            reaper->adopts = carrier.late = plan_.adoptions = true;
+            adopted_.push_back({&carrier, reaper, &process});
+        }
         return carrier.after_session;
     }
 
@@ -166,9 +166,9 @@ private:
     }
 
     // An orphan goes to the next subreaper above, which must be the one that has it.
-    void check_orphans() const
+    void check_adopted() const
     {
-        for (const Orphan &orphan : orphans_) {
+        for (const Orphan &orphan : adopted_) {
             const Birth *reaper = orphan.carrier;
             do
                 reaper = parent_of(*reaper);
@@ -215,7 +215,7 @@ private:
 
     const TreeImage &tree_;
     CreationPlan plan_;
-    std::vector<Orphan> orphans_;
+    std::vector<Orphan> adopted_;
     std::set<pid_t> used_ = {kInit};
     std::map<pid_t, Birth *> births_;
     std::map<pid_t, pid_t> sessions_;

@@ -19,7 +19,12 @@ namespace venus {
 FamilyWriter::FamilyWriter(const ProcessPlanContext &context, const CreationPlan &creation,
                            const std::vector<Tail> &tails, const vr_header &header,
                            PlanWriter &writer)
-    : context_(context), creation_(creation), tails_(tails), header_(header), writer_(writer)
+    : context_(context),
+      creation_(creation),
+      tails_(tails),
+      header_(header),
+      writer_(writer),
+      early_helpers_(early_helpers(creation.first))
 {
     find_groups();
 }
@@ -100,7 +105,7 @@ void FamilyWriter::create_all(OpList &coordinator)
 
 void FamilyWriter::see_all_through(OpList &coordinator)
 {
-    reap_helpers(creation_.first, coordinator);
+    end_helpers(nullptr, creation_.first, coordinator);
     wait_at(kPrivilegesDropped, threads(true) + 1, coordinator);
     wait_at(kReady, threads(false) + 1, coordinator);
 }
@@ -148,12 +153,32 @@ void FamilyWriter::add_birth(const Birth &birth, const Birth *creator, OpList &o
         lock(*creator, ops, VR_UNLOCK);
 }
 
-void FamilyWriter::reap_helpers(const std::vector<std::unique_ptr<Birth>> &births, OpList &ops)
+// First those whose orphans go to init. A helper that is not late ends before the others see that.
+void FamilyWriter::end_helpers(const Birth *own,
+                               const std::vector<std::unique_ptr<Birth>> &children, OpList &ops)
 {
+    auto reap = [&](bool late) {
+        for (const auto &child : children)
+            if (!child->process && child->late == late)
+                ops.call("helper " + std::to_string(child->pid), SYS_wait4,
+                         {word(child->pid), 0, 0, 0}, child->pid);
+    };
+    reap(false);
+    if (creation_.adoptions && (!own || own->process || own->late)) {
+        if (own && own->adopts)
+            ops.call("subreaper", SYS_prctl, {PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0});
+        wait_at(kFirstOrphaned, creation_.births + 1 - early_helpers_, ops);
+    }
+    reap(true);
+}
+
+size_t FamilyWriter::early_helpers(const std::vector<std::unique_ptr<Birth>> &births)
+{
+    size_t count = 0;
     for (const auto &birth : births)
-        if (!birth->process)
-            ops.call("helper " + std::to_string(birth->pid), SYS_wait4,
-                     {word(birth->pid), 0, 0, 0}, birth->pid);
+        count += (!birth->process && !birth->late) + early_helpers(birth->before_session) +
+                 early_helpers(birth->after_session);
+    return count;
 }
 
 void FamilyWriter::add_end(const ProcessImage *process, OpList &ops)
@@ -177,8 +202,6 @@ Word FamilyWriter::write_process(const Birth &birth)
     const ProcessImage *process =
         birth.process ? &context_.tree.processes[*birth.process] : nullptr;
     OpList ops(writer_, index);
-    if (birth.adopts)
-        ops.call("subreaper", SYS_prctl, {PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0});
     for (const auto &child : birth.before_session)
         add_birth(*child, &birth, ops);
     if (birth.leads_session)
@@ -205,8 +228,7 @@ Word FamilyWriter::write_process(const Birth &birth)
         lock(birth, ops, VR_UNLOCK);
     }
     wait_at(kBuilt, creation_.births + 1, ops);
-    reap_helpers(birth.before_session, ops);
-    reap_helpers(birth.after_session, ops);
+    end_helpers(&birth, birth.after_session, ops);
     if (lives)
         add_life(birth, *process, index, ops);
     else

@@ -25,7 +25,7 @@ public:
 
 private:
     // The tree waits for its last member at each of these.
-    enum Stage : Word { kBorn, kBuilt, kPrivilegesDropped, kReady, kFirstFree };
+    enum Stage : Word { kBorn, kBuilt, kFirstOrphaned, kPrivilegesDropped, kReady, kFirstFree };
     static constexpr Word kNobody = ~Word{0};
 
     struct Group {  // of processes with a table in common
@@ -41,7 +41,9 @@ private:
     void lock(const Birth &birth, OpList &ops, vr_kind kind) const;
 
     void add_birth(const Birth &birth, const Birth *creator, OpList &ops);
-    void reap_helpers(const std::vector<std::unique_ptr<Birth>> &births, OpList &ops);
+    void end_helpers(const Birth *own, const std::vector<std::unique_ptr<Birth>> &children,
+                     OpList &ops);
+    static size_t early_helpers(const std::vector<std::unique_ptr<Birth>> &births);
     Word write_process(const Birth &birth);
     void add_end(const ProcessImage *process, OpList &ops);
     void add_life(const Birth &birth, const ProcessImage &process, uint32_t index, OpList &ops);
@@ -56,6 +58,7 @@ private:
     const std::vector<Tail> &tails_;
     const vr_header &header_;
     PlanWriter &writer_;
+    size_t early_helpers_;
     std::map<std::pair<Table, uint32_t>, Group> groups_;  // by the process that stands for all
     std::map<uint32_t, Word> locks_;                      // of descriptor tables
     std::map<uint32_t, Word> stopped_;                    // barriers of stopped processes
