@@ -18,7 +18,7 @@ bool is_reachable(pid_t init, const std::string &path, const struct stat &file)
     os::UniqueFd root(checked(open(root_path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC), "open",
                           root_path));
     open_how how{};
-    how.flags = O_PATH | O_CLOEXEC;
+    how.flags = O_PATH | O_CLOEXEC | (S_ISLNK(file.st_mode) ? O_NOFOLLOW : 0);
     how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
     os::UniqueFd found(static_cast<int>(
         syscall(SYS_openat2, root.get(), path.c_str(), &how, sizeof how)));
@@ -27,6 +27,22 @@ bool is_reachable(pid_t init, const std::string &path, const struct stat &file)
     struct stat status;
     checked(fstat(found.get(), &status), "stat", path);
     return status.st_dev == file.st_dev && status.st_ino == file.st_ino;
+}
+
+std::optional<struct stat> look_at(pid_t init, const std::string &path)
+{
+    std::string root_path = proc::path(init, "root");
+    os::UniqueFd root(checked(open(root_path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC), "open",
+                              root_path));
+    open_how how{};
+    how.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC;
+    how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
+    os::UniqueFd found(static_cast<int>(
+        syscall(SYS_openat2, root.get(), path.c_str(), &how, sizeof how)));
+    struct stat status;
+    if (!found || fstat(found.get(), &status) < 0)
+        return std::nullopt;
+    return status;
 }
 
 std::string path_in_sandbox(const StoppedProcess &process, pid_t init, const std::string &link,
