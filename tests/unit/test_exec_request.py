@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sandboxd.api.exec_request import ExecHeader, Message, read_request
+from sandboxd.api.exec_request import ExecHeader, Message, parse_header, read_request
 from sandboxd.errors import InvalidRequest, TooLarge, VenusError
 from sandboxd.protocol import FrameType, StdinMode, encode_frame, encode_json_frame
 
@@ -23,7 +23,7 @@ def parse(body: bytes, piece: int = 1 << 20) -> ExecHeader:
     async def receive() -> Message:
         return messages.pop(0)
 
-    return asyncio.run(read_request(receive))
+    return asyncio.run(read_request(receive, parse_header))
 
 
 def header(**fields: Any) -> bytes:
@@ -111,4 +111,4 @@ def test_a_cut_request_starts_nothing() -> None:
         return {"type": "http.disconnect"}
 
     with pytest.raises(VenusError):
-        asyncio.run(read_request(receive))
+        asyncio.run(read_request(receive, parse_header))
