@@ -121,7 +121,8 @@ class SandboxService:
             await self.finish(sandbox)
 
     def destroy_soon(self, sandbox: LiveSandbox) -> None:
-        """As `destroy`; to requests it is gone at once, and nobody waits until nothing is left."""
+        """As `destroy`, but nobody waits until nothing is left. No command starts in it from here
+        on."""
         if sandbox.state is State.RUNNING:
             sandbox.apply(Event.DESTROY_REQUESTED, EndReason.DESTROYED)
             self._begin_take_down(sandbox)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import signal
 import socket
@@ -85,8 +86,10 @@ def test_a_sandbox_and_the_output_of_its_command(daemon: DaemonProcess, unchange
         assert (result.exit_code, result.reason) == (3, ExitReason.EXITED)
         # What the answer told of the sandbox is what create would have told, and it lives on.
         assert sandbox.info.limits.memory_bytes == 200 * MIB
-        assert sandbox.info == Sandbox.connect(sandbox.sandbox_id, socket=daemon.socket).info
-        assert sandbox.info.end_at is not None and sandbox.info.metadata == {"run": "7"}
+        told, asked = sandbox.info, sandbox.get_info()
+        assert told.expires_at == pytest.approx(asked.expires_at, abs=1)
+        assert dataclasses.replace(told, expires_at=asked.expires_at) == asked
+        assert asked.metadata == {"run": "7"}
         assert sandbox.commands.run("echo $A").stdout == "b\n"
 
 
@@ -115,11 +118,15 @@ def test_a_fork_of_a_template(daemon: DaemonProcess, template: Template, unchang
 def test_with_remove_the_sandbox_is_gone_when_its_command_has_ended(
     daemon: DaemonProcess, unchanged: None
 ) -> None:
-    sandbox, command = Sandbox.start("echo out", remove=True, socket=daemon.socket)
-    assert sandbox.is_running() or command.wait().ok
-    assert command.wait().ok if command._stream.exit is None else True
+    sandbox, command = Sandbox.start(
+        "read x; echo $x", remove=True, stdin=True, socket=daemon.socket
+    )
+    assert sandbox.is_running()
+    command.send_stdin("out\n")
+    assert command.wait().stdout == "out\n"
+    assert not sandbox.is_running()
     with pytest.raises((NotFound, SandboxGone)):
-        sandbox.get_info()
+        sandbox.commands.run("true")
     sandbox.close()
 
 
@@ -127,9 +134,7 @@ def test_with_remove_the_sandbox_is_gone_when_its_command_has_ended(
 def test_a_command_that_is_left_ends_and_with_remove_its_sandbox(
     daemon: DaemonProcess, unchanged: None, remove: bool
 ) -> None:
-    sandbox, command = Sandbox.start(
-        "echo up; sleep 1000", remove=remove, socket=daemon.socket
-    )
+    sandbox, command = Sandbox.start("echo up; sleep 1000", remove=remove, socket=daemon.socket)
     next(iter(command))
     command.disconnect()
     if remove:
