@@ -22,6 +22,7 @@ from sandboxd.errors import (
     InvalidRequest,
     NotFound,
     SandboxGone,
+    TooLarge,
     VenusError,
 )
 from tests.support.daemon import DaemonProcess
@@ -184,6 +185,26 @@ def test_what_fails_says_why_and_leaves_nothing(
     assert type(raised.value) is error
     assert named in str(raised.value)
     assert ids(daemon) == before
+
+
+def test_a_sandbox_that_cannot_be_told_of_in_one_frame(daemon: DaemonProcess) -> None:
+    # Each of these characters is six in JSON.
+    env = {name: "\1" * ((63 << 10) - 8) for name in ("one", "two")}
+    labels = {f"{number}": "\1" * 1024 for number in range(64)}
+    with Sandbox.create(socket=daemon.socket, envs={"one": env["one"]}) as sandbox:
+        template = sandbox.snapshot()
+    before = ids(daemon)
+    with pytest.raises(TooLarge, match="env and labels"):
+        Sandbox.start(
+            "true",
+            template=template,
+            envs={"two": env["two"]},
+            metadata=labels,
+            socket=daemon.socket,
+        )
+    assert ids(daemon) == before
+    assert template.remove()
+    template.close()
 
 
 def test_a_client_that_goes_before_it_is_told_leaves_nothing(

@@ -51,6 +51,12 @@ def test_a_sandbox_whose_init_lives_is_adopted() -> None:
     assert decision(RECORD, {4242: 99}) is Action.ADOPT
 
 
+def test_a_sandbox_that_goes_with_its_command_is_not_adopted() -> None:
+    record = dataclasses.replace(RECORD, ephemeral=True)
+    assert decode_record(encode_record(record)) == record
+    assert decision(record, {4242: 99}) is Action.REMOVE
+
+
 def test_a_reused_pid_is_not_taken_for_its_init() -> None:
     assert decision(RECORD, {4242: 100}) is Action.REMOVE
 
