@@ -189,16 +189,16 @@ def test_what_fails_says_why_and_leaves_nothing(
 
 def test_a_sandbox_that_cannot_be_told_of_in_one_frame(daemon: DaemonProcess) -> None:
     # Each of these characters is six in JSON.
-    env = {name: "\1" * ((63 << 10) - 8) for name in ("one", "two")}
+    large = "\1" * (63 << 10)
     labels = {f"{number}": "\1" * 1024 for number in range(64)}
-    with Sandbox.create(socket=daemon.socket, envs={"one": env["one"]}) as sandbox:
+    with Sandbox.create(socket=daemon.socket, envs={"one": large}) as sandbox:
         template = sandbox.snapshot()
     before = ids(daemon)
     with pytest.raises(TooLarge, match="env and labels"):
         Sandbox.start(
             "true",
             template=template,
-            envs={"two": env["two"]},
+            envs={"two": large},
             metadata=labels,
             socket=daemon.socket,
         )
