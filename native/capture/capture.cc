@@ -10,6 +10,7 @@
 #include "capture/memory_filesystems.h"
 #include "capture/pool_gate.h"
 #include "capture/process.h"
+#include "capture/settings.h"
 #include "capture/stopped_tree.h"
 #include "capture/system_v.h"
 #include "capture/threads.h"
@@ -57,24 +58,26 @@ void refuse_shared_tables(const StoppedTree &tree)
 
 }  // namespace
 
-CaptureState capture_tree(pid_t init_host_pid, std::vector<ExternalEnd> external, Lineage lineage,
-                          const std::function<void()> &while_stopped, bool reset_external,
-                          WriteTracking *tracking)
+CaptureState capture_tree(CaptureRequest request)
 {
-    PoolGate gate(init_host_pid);
-    std::unique_ptr<StoppedTree> stopped = stop_arrived(init_host_pid, lineage.plans);
+    PoolGate gate(request.init_host_pid);
+    std::unique_ptr<StoppedTree> stopped = stop_arrived(request.init_host_pid, request.lineage.plans);
     StoppedTree &tree = *stopped;
-    enter_network_namespace(init_host_pid);
+    enter_network_namespace(request.init_host_pid);
+    WriteTracking *tracking = request.tracking;
     CaptureState state;
-    state.init = init_host_pid;
-    state.reset_external = reset_external;
-    state.external = std::move(external);
-    state.inherited = std::move(lineage.extents);
-    state.inherited_plans = std::move(lineage.plans);
+    state.init = request.init_host_pid;
+    state.reset_external = request.reset_external;
+    state.external = std::move(request.external);
+    state.inherited = std::move(request.lineage.extents);
+    state.inherited_plans = std::move(request.lineage.plans);
+    if (request.checkpoint)
+        state.checkpoint = std::move(request.checkpoint);
     refuse_shared_tables(tree);
     if (tracking)
         tracking->begin();
     for (StoppedProcess &process : tree.processes) {
+        state.checkpoint();
         ProcessImage image{};
         image.pid = process.pid;
         image.parent = process.parent;
@@ -87,6 +90,7 @@ CaptureState capture_tree(pid_t init_host_pid, std::vector<ExternalEnd> external
         } else {
             prepare_injection(process);
             capture_process(process, tree, image);
+            capture_process_settings(process, request.init_host_pid, image);
             for (StoppedThread &thread : process.threads) {
                 image.threads.push_back(capture_thread(process, thread));
                 map_credentials(process, image.threads.back().credentials);
@@ -97,6 +101,7 @@ CaptureState capture_tree(pid_t init_host_pid, std::vector<ExternalEnd> external
     }
     state.image.vdso = own_vdso();
     finish_descriptors(tree, state);
+    capture_file_owners(tree, state);
     capture_system_v(tree, state);
     // After the descriptors, so that a memfd which is open and mapped is one object.
     for (size_t i = 0; i < tree.processes.size(); i++) {
@@ -111,8 +116,9 @@ CaptureState capture_tree(pid_t init_host_pid, std::vector<ExternalEnd> external
             tracking->remember(process.host_pid, std::move(known));
     }
     capture_memory_filesystems(state);
-    if (while_stopped)
-        while_stopped();
+    tree.put_back();
+    if (request.while_stopped)
+        request.while_stopped();
     return state;
 }
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "os/checked.h"
 #include "restore/refused.h"
@@ -154,7 +155,8 @@ void StoppedProcess::write_memory(uint64_t address, const void *from, size_t byt
         throw os::Error("write memory of", label, errno ? errno : EIO);
 }
 
-StoppedTree::StoppedTree(pid_t init_host_pid) : init_(init_host_pid)
+StoppedTree::StoppedTree(pid_t init_host_pid)
+    : init_(init_host_pid), pid_namespace_(init_host_pid)
 {
     namespace_ = proc::read_link(proc::path(init_, "ns/pid"));
     // A process that still runs can create others: repeat until a round finds nothing new.
@@ -166,13 +168,19 @@ StoppedTree::StoppedTree(pid_t init_host_pid) : init_(init_host_pid)
 
 StoppedTree::~StoppedTree()
 {
+    put_back();
+}
+
+void StoppedTree::put_back()
+{
     for (StoppedProcess &process : processes) {
-        if (process.scratch != 0 && !process.threads.empty()) {
-            try {
-                process.call(SYS_munmap, process.scratch, kPageBytes);
-            } catch (const os::Error &) {
-                // Killed meanwhile.
-            }
+        try {
+            if (process.scratch != 0 && !process.threads.empty())
+                process.call(SYS_munmap, std::exchange(process.scratch, 0), kPageBytes);
+            for (StoppedThread &thread : process.threads)
+                thread.tracee.put_back();
+        } catch (const os::Error &) {
+            // Killed meanwhile.
         }
     }
 }
@@ -182,7 +190,7 @@ bool StoppedTree::stop_new(int round)
     bool found_new = false, let_go = false;
     SchedulerClocks clocks;
     for (pid_t pid : proc::list_numbers("/proc")) {
-        if (pid == init_)
+        if (pid == init_ || !pid_namespace_.may_hold(pid))
             continue;
         std::string state;
         std::vector<std::string> stat;

@@ -8,8 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "os/tracee.h"
 #include "os/fd.h"
+#include "os/pid_namespace.h"
+#include "os/tracee.h"
 
 namespace venus {
 
@@ -52,6 +53,9 @@ public:
     ~StoppedTree();
     StoppedTree(const StoppedTree &) = delete;
 
+    // Nothing that the capture put into the processes is left in them; they stay stopped.
+    void put_back();
+
     std::vector<StoppedProcess> processes;  // parents before children
     pid_t init() const { return init_; }
 
@@ -60,6 +64,7 @@ private:
     void describe();
 
     pid_t init_;
+    os::PidNamespace pid_namespace_;
     std::string namespace_;
 };
 

@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 
 #include "capture/continuation.h"
+#include "capture/settings.h"
 #include "os/checked.h"
 #include "restore/refused.h"
 #include "os/proc.h"
@@ -176,6 +177,7 @@ ThreadImage capture_thread(StoppedProcess &process, StoppedThread &thread)
 
     uint32_t securebits = 0;
     capture_by_injection(process, thread, image, securebits);
+    capture_thread_settings(process, thread, image);
 
     std::string text = proc::read_text(task_path(process, thread, "status"));
     std::map<std::string, std::string> status = proc::fields(text);
@@ -185,7 +187,7 @@ ThreadImage capture_thread(StoppedProcess &process, StoppedThread &thread)
     image.name.pop_back();  // the newline
 
     sched_param parameters{};
-    image.policy = sched_getscheduler(tracee.tid());
+    image.policy = sched_getscheduler(tracee.tid()) & ~SCHED_RESET_ON_FORK;
     checked(sched_getparam(tracee.tid(), &parameters), "get scheduling of", label(process, thread));
     image.priority = parameters.sched_priority;
     errno = 0;

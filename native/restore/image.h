@@ -97,6 +97,12 @@ struct ThreadImage {
     int nice;
     int policy;
     int priority;
+    uint64_t scheduling_flags;  // SCHED_FLAG_*
+    uint64_t slice_ns = 0;      // of its own; 0: as everybody's
+    uint32_t personality;
+    int io_priority;
+    int machine_check_policy;  // PR_MCE_KILL_*
+    int time_stamps;           // PR_TSC_*
     std::vector<uint64_t> affinity;
     std::vector<Bytes> pending_signals;  // siginfo_t
     Credentials credentials;
@@ -170,6 +176,10 @@ struct ProcessImage {
     bool dumpable = true;
     bool thp_disabled = false;
     int oom_score_adjustment = 0;
+    std::string core_dump_filter;  // empty: as everybody's
+    uint64_t barrier_registrations = 0;  // membarrier(2): commands that register
+    uint64_t deny_write_execute = 0;     // PR_MDWE_*
+    bool memory_merge = false;
     std::vector<Bytes> seccomp_filters;  // oldest first; struct sock_filter[]
     int controlling_terminal = -1;       // pty index; only of session leaders
     pid_t foreground_group = 0;
@@ -349,6 +359,14 @@ struct FileEntry {
     bool only_times = false;  // a directory whose content is complete
 };
 
+// Who gets signals about an open file.
+struct FileOwner {
+    uint32_t object;
+    int type;  // F_OWNER_*
+    pid_t id;  // 0: nobody, or who is gone
+    int signal;
+};
+
 // A file that is open or mapped but has no name: deleted, replaced, or made without one.
 struct NamelessFile {
     std::string path, directory;  // that it had
@@ -410,6 +428,7 @@ struct TreeImage {
     std::vector<ExtentImage> extents;
     std::vector<FileEntry> files;  // in the order in which they are made
     std::vector<NamelessFile> nameless;
+    std::vector<FileOwner> file_owners;
     SystemVImage system_v;
     uint32_t external_slots = 0;
     std::vector<VdsoPart> vdso;  // of any process of this kernel: of the one that captures

@@ -26,22 +26,12 @@ bool is_armed(const PosixTimer &timer)
     return timer.spec[2] != 0 || timer.spec[3] != 0;
 }
 
-// An epoll file may be open in several processes: its targets are added by the first of them.
-bool is_first_owner(const TreeImage &tree, const ProcessImage &process, uint32_t object)
-{
-    for (const ProcessImage &other : tree.processes)
-        for (const DescriptorImage &descriptor : other.descriptors)
-            if (descriptor.object == object)
-                return &other == &process;
-    return false;
-}
-
 void add_epoll_targets(const ProcessPlanContext &context, const ProcessImage &process, OpList &ops)
 {
     std::vector<uint32_t> done;
     for (const DescriptorImage &descriptor : process.descriptors) {
         auto *epoll = std::get_if<EpollFile>(&context.tree.objects[descriptor.object]);
-        if (epoll == nullptr || !is_first_owner(context.tree, process, descriptor.object) ||
+        if (epoll == nullptr || !first_descriptor(context.tree, process, descriptor.object) ||
             std::find(done.begin(), done.end(), descriptor.object) != done.end())
             continue;
         done.push_back(descriptor.object);
@@ -57,6 +47,16 @@ void add_epoll_targets(const ProcessPlanContext &context, const ProcessImage &pr
 }
 
 }  // namespace
+
+const DescriptorImage *first_descriptor(const TreeImage &tree, const ProcessImage &process,
+                                        uint32_t object)
+{
+    for (const ProcessImage &other : tree.processes)
+        for (const DescriptorImage &descriptor : other.descriptors)
+            if (descriptor.object == object)
+                return &other == &process ? &descriptor : nullptr;
+    return nullptr;
+}
 
 void add_descriptor_ops(const ProcessPlanContext &context, const ProcessImage &process, OpList &ops)
 {

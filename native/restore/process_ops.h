@@ -6,6 +6,9 @@
 
 namespace venus {
 
+// An open file may be in several processes: of the first of them, its descriptor; else null.
+const DescriptorImage *first_descriptor(const TreeImage &tree, const ProcessImage &process,
+                                        uint32_t object);
 // The process's own numbers for its open files; then the objects are dropped.
 void add_descriptor_ops(const ProcessPlanContext &context, const ProcessImage &process, OpList &ops);
 void add_signal_action_ops(const ProcessImage &process, OpList &ops);

@@ -19,6 +19,7 @@
 #include "restore/pool_filter.h"
 #include "restore/object_ops.h"
 #include "restore/process_ops.h"
+#include "restore/setting_ops.h"
 #include "restore/system_v_ops.h"
 #include "restore/tail.h"
 #include "restore/terminal_ops.h"
@@ -245,6 +246,7 @@ private:
         if (lives) {
             add_memory_ops(context_, *process, ops);
             add_oom_ops(*process, ops);
+            add_process_setting_ops(*process, ops);
         }
         wait_at(kBuilt, creation_.births + 1, ops);
         reap_helpers(birth.before_session, ops);
@@ -281,11 +283,13 @@ private:
     {
         add_foreground_ops(process, ops);
         add_descriptor_ops(context_, process, ops);
+        add_file_owner_ops(context_, process, ops);
         add_semaphore_undo_ops(process, ops);
         add_bounding_set_ops(process, ops);
         for (size_t i = 1; i < process.threads.size(); i++)
             add_thread(process, index, i, ops);
         add_thread_ops(process, process.threads[0], ops);
+        add_thread_setting_ops(process.threads[0], ops);
         add_timer_ops(context_, process, ops);
         add_limit_ops(process, ops);
         add_credential_ops(process.threads[0], ops);
@@ -320,6 +324,7 @@ private:
         add_signal_action_ops(process, ops);
         add_pending_signal_ops(process, process.threads[0], ops);
         add_last_ops(process, ops);
+        add_memory_rights_ops(process, ops);
         add_seccomp_ops(process, ops);
     }
 
@@ -328,6 +333,7 @@ private:
         const ThreadImage &thread = process.threads[number];
         OpList ops(writer_, index);
         add_thread_ops(process, thread, ops);
+        add_thread_setting_ops(thread, ops);
         add_credential_ops(thread, ops);
         add_pending_signal_ops(process, thread, ops);
         if (is_late(process))
