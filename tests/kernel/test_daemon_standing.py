@@ -171,6 +171,8 @@ def test_one_whose_processes_died_is_not_given_away(ahead: DaemonProcess, timer_
                     os.kill(pid, signal.SIGKILL)
                     killed += 1
         assert killed
+        # By the time that this one is made, their init has told the daemon.
+        Sandbox.create(socket=ahead.socket, hostname="another").kill()
         with Sandbox.create(template=template, socket=ahead.socket) as fork:
             assert told(fork, exec_id)[0] == "0"
 
