@@ -11,7 +11,6 @@ create that was cut, and nobody was ever told its id.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from dataclasses import dataclass, field
@@ -53,11 +52,13 @@ class SandboxRecord:
     """What the sandbox reads at /run/venus/generation."""
     template: str = ""
     """Id of the template that it was made from; empty: of an image alone."""
+    ephemeral: bool = False
+    """It goes with its first command, whose client goes with the daemon at the latest."""
 
 
 def encode_record(record: SandboxRecord) -> bytes:
     """The content of a state file."""
-    return json.dumps({"version": STATE_VERSION, **dataclasses.asdict(record)}).encode()
+    return json.dumps({"version": STATE_VERSION, **vars(record)}).encode()
 
 
 def decode_record(content: bytes) -> SandboxRecord:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sandboxd.exec_session import RunningExec
     from sandboxd.init_link import InitLink
     from sandboxd.launch import LaunchedSandbox
+    from sandboxd.templates.pool import PoolUsers
     from sandboxd.templates.template import Template
     from sandboxd.tracer import Tracer
 
@@ -77,6 +78,7 @@ class LiveSandbox:
     tenant_uid: int
     image: str
     budget: ExecBudget
+    pool: PoolUsers
     state: State = State.CREATING
     record: SandboxRecord | None = None
     launched: LaunchedSandbox | None = None
@@ -94,6 +96,7 @@ class LiveSandbox:
     ttl_timer: asyncio.TimerHandle | None = None
     take_down: asyncio.Task[None] | None = None
     oom_kills_seen: int = 0
+    _counted: Template | None = None
     _generation: int = 0
     _last_exec: int = 0
 
@@ -102,6 +105,15 @@ class LiveSandbox:
         self.state = next_state(self.state, event)
         if self.end_reason is None:
             self.end_reason = reason
+
+    def count_for(self, template: Template | None) -> None:
+        """It is one of the template's forks that somebody has, or (None) no longer: what merely
+        stands ready does not keep a template."""
+        if template is not None:
+            self.pool.add(template.template_id, template.files)
+        if self._counted is not None:
+            self.pool.remove(self._counted.template_id)
+        self._counted = template
 
     def next_exec_id(self) -> int:
         """An id that no command of this sandbox had before."""

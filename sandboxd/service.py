@@ -81,6 +81,10 @@ class SandboxService:
             # Its groups went away between the check and the reading.
             raise sandbox.gone_error(operation) from None
 
+    async def private_bytes(self) -> int:
+        """Memory that only single sandboxes hold, of all of them together."""
+        return await self.in_thread(self._launcher.private_bytes)
+
     # -- starting --------------------------------------------------------------------------------
 
     def refuse_when_closing(self) -> None:
@@ -119,6 +123,13 @@ class SandboxService:
         if sandbox.state is not State.GONE:
             sandbox.apply(Event.DESTROY_REQUESTED, reason)
             await self.finish(sandbox)
+
+    def destroy_soon(self, sandbox: LiveSandbox) -> None:
+        """As `destroy`, but nobody waits until nothing is left. No command starts in it from here
+        on."""
+        if sandbox.state is State.RUNNING:
+            sandbox.apply(Event.DESTROY_REQUESTED, EndReason.DESTROYED)
+            self._begin_take_down(sandbox)
 
     def set_ttl(self, sandbox: LiveSandbox, ttl_s: float | None) -> None:
         """A new deadline, counted from now."""
@@ -179,6 +190,16 @@ class SandboxService:
     async def _take_down(self, sandbox: LiveSandbox) -> None:
         if sandbox.ttl_timer is not None:
             sandbox.ttl_timer.cancel()
+        await self.dismantle(sandbox)
+        sandbox.count_for(None)
+        sandbox.pool.keep(sandbox.sandbox_id, {})
+        sandbox.apply(Event.DESTROYED)
+        self.population.remove(sandbox)
+        if sandbox.record is not None:
+            self.counters.sandboxes_destroyed += 1
+
+    async def dismantle(self, sandbox: LiveSandbox) -> None:
+        """Remove all that it consists of, on record and on this node. Idempotent."""
         # First forgotten: if the daemon dies in the middle, the next one removes the rest.
         self.registry.forget(sandbox.sandbox_id)
         if sandbox.link is not None:
@@ -192,11 +213,7 @@ class SandboxService:
         await self.in_thread(lambda: self._launcher.destroy(sandbox.sandbox_id))
         if sandbox.tracer is not None:
             await self.in_thread(sandbox.tracer.wait_gone)
-        sandbox.template = sandbox.tracer = None
-        sandbox.apply(Event.DESTROYED)
-        self.population.remove(sandbox)
-        if sandbox.record is not None:
-            self.counters.sandboxes_destroyed += 1
+        sandbox.link = sandbox.launched = sandbox.template = sandbox.tracer = None
 
     async def close(self, *then: Callable[[], Awaitable[None]]) -> None:
         """Destroy everything. Creates that are under way finish first, and are then destroyed.

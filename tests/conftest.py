@@ -19,7 +19,7 @@ from sandboxd.client import Daemon, Sandbox
 from tests.support.daemon import DaemonProcess
 
 TESTS = Path(__file__).parent
-PARTS = ("unit", "kernel", "integration", "fidelity", "security", "rl", "native")
+PARTS = ("unit", "kernel", "integration", "fidelity", "programs", "security", "rl", "native")
 STRICT_SKIPS = os.environ.get("VENUS_STRICT_SKIPS") == "1"
 
 
@@ -72,19 +72,30 @@ def needs_root() -> None:
         pytest.skip("needs root")
 
 
-@pytest.fixture(scope="session")
-def base_image_tar(needs_root: None) -> Path:
-    """A small Debian root filesystem with python3 and procps; made once per machine."""
-    given = os.environ.get("VENUS_BASE_TAR")
+def _image_tar(variable: str, subcommand: str) -> Path:
+    """The tar that the environment names, or that ./venus makes, once per machine."""
+    given = os.environ.get(variable)
     if given and Path(given).exists():
         return Path(given)
     done = subprocess.run(
-        ["bash", str(TESTS.parent / "venus"), "base-image"],
+        ["bash", str(TESTS.parent / "venus"), subcommand],
         stdout=subprocess.PIPE,
         text=True,
         check=True,
     )
     return Path(done.stdout.strip())
+
+
+@pytest.fixture(scope="session")
+def base_image_tar(needs_root: None) -> Path:
+    """A small Debian root filesystem with python3 and procps."""
+    return _image_tar("VENUS_BASE_TAR", "base-image")
+
+
+@pytest.fixture(scope="session")
+def programs_image_tar(needs_root: None) -> Path:
+    """A Debian root filesystem with bash, numpy, redis, Node and PostgreSQL."""
+    return _image_tar("VENUS_PROGRAMS_TAR", "programs-image")
 
 
 @pytest.fixture(scope="session")

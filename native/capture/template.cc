@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "os/checked.h"
+#include "restore/refused.h"
 #include "restore/runner_image.h"
 #include "restore/transmission.h"
 
@@ -17,6 +18,10 @@ namespace venus {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+// For state that ends by itself (Refused::passes).
+constexpr std::chrono::milliseconds kPatience = 2s, kFirstPause = 5ms, kLongestPause = 80ms;
 
 double milliseconds_since(Clock::time_point start)
 {
@@ -33,10 +38,39 @@ os::UniqueFd sealed_file(const char *name, const Bytes &bytes)
     return fd;
 }
 
+uint64_t bytes_of(const std::vector<ExtentPiece> &pieces)
+{
+    uint64_t bytes = 0;
+    for (const ExtentPiece &piece : pieces)
+        bytes += piece.run.size();
+    return bytes;
+}
+
+// What each fork has a copy of from the start: shared memory, files in memory, locked areas.
+uint64_t copied_bytes(const TreeImage &image)
+{
+    uint64_t bytes = 0;
+    for (const OpenFile &object : image.objects)
+        if (auto *memory = std::get_if<SharedMemoryFile>(&object))
+            bytes += bytes_of(memory->content);
+    for (const FileEntry &file : image.files)
+        bytes += bytes_of(file.content);
+    for (const NamelessFile &file : image.nameless)
+        bytes += bytes_of(file.content);
+    for (const SystemVMemory &memory : image.system_v.memories)
+        bytes += bytes_of(memory.content);
+    for (const ProcessImage &process : image.processes)
+        for (const Mapping &mapping : process.mappings)
+            if (mapping.locked)
+                bytes += bytes_of(mapping.pieces);
+    return bytes;
+}
+
 std::map<std::string, uint64_t> count(const TreeImage &image)
 {
     std::map<std::string, uint64_t> counts = {{"processes", image.processes.size()},
-                                              {"objects", image.objects.size()}};
+                                              {"objects", image.objects.size()},
+                                              {"copied_bytes", copied_bytes(image)}};
     for (const ProcessImage &process : image.processes) {
         counts["threads"] += process.threads.size();
         counts["mappings"] += process.mappings.size();
@@ -53,6 +87,40 @@ std::vector<pid_t> children_of_init_in(const TreeImage &image)
         if (process.parent == 1)
             pids.push_back(process.pid);
     return pids;
+}
+
+CaptureRequest copy_of(const CaptureRequest &request)
+{
+    CaptureRequest copy{request.init_host_pid, request.external,       {},
+                        request.while_stopped, request.checkpoint,     request.reset_external,
+                        request.tracking};
+    for (const SealedExtent &extent : request.lineage.extents)
+        copy.lineage.extents.push_back(duplicate(extent, extent.inherited));
+    copy.lineage.plans = request.lineage.plans;
+    return copy;
+}
+
+Template capture_once(CaptureRequest request, const std::function<void()> &released,
+                      const std::string &leave_out)
+{
+    WriteTracking *tracking = request.tracking;
+    auto start = Clock::now();
+    CaptureState state = capture_tree(std::move(request));
+    if (released)
+        released();
+    std::map<std::string, double> times = {{"capture", milliseconds_since(start)}};
+    start = Clock::now();
+    for (const SealedExtent &extent : state.extents)
+        if (!extent.inherited)
+            extent.seal();
+    times["seal"] = milliseconds_since(start);
+    start = Clock::now();
+    RestorePlan plan = make_restore_plan(state.image, runner_image(), leave_out);
+    times["plan"] = milliseconds_since(start);
+    Template result(std::move(state), std::move(plan), std::move(times));
+    if (tracking)
+        tracking->settle();
+    return result;
 }
 
 }  // namespace
@@ -150,7 +218,7 @@ std::map<std::string, uint64_t> Template::counts() const
     counts["operations"] = plan_.operations;
     counts["plan_bytes"] = plan_.bytes.size();
     for (const SealedExtent &extent : extents_)
-        counts[extent.inherited ? "inherited_bytes" : "extent_bytes"] += extent.size;
+        counts[extent.inherited ? "inherited_bytes" : "extent_bytes"] += extent.memory_bytes();
     return counts;
 }
 
@@ -224,38 +292,31 @@ std::vector<ExternalEnd> external_ends(const std::vector<int> &descriptors)
     return ends;
 }
 
-Template capture_template(CaptureRequest request, const std::function<void()> &released,
+Template capture_template(const CaptureRequest &request, const std::function<void()> &released,
                           const std::string &leave_out)
 {
-    WriteTracking *tracking = request.tracking;
-    std::optional<Template> result;
-    std::exception_ptr failure;
-    // ptrace belongs to a thread; what goes wrong half way is released with it at the latest.
-    std::thread([&] {
+    auto give_up = Clock::now() + kPatience;
+    for (auto pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+        std::optional<Template> result;
+        std::exception_ptr failure;
+        // ptrace belongs to a thread; what goes wrong half way is released with it at the latest.
+        std::thread([&] {
+            try {
+                result = capture_once(copy_of(request), released, leave_out);
+            } catch (...) {
+                failure = std::current_exception();
+            }
+        }).join();
+        if (!failure)
+            return std::move(*result);
         try {
-            auto start = Clock::now();
-            CaptureState state = capture_tree(std::move(request));
-            if (released)
-                released();
-            std::map<std::string, double> times = {{"capture", milliseconds_since(start)}};
-            start = Clock::now();
-            for (const SealedExtent &extent : state.extents)
-                if (!extent.inherited)
-                    extent.seal();
-            times["seal"] = milliseconds_since(start);
-            start = Clock::now();
-            RestorePlan plan = make_restore_plan(state.image, runner_image(), leave_out);
-            times["plan"] = milliseconds_since(start);
-            result.emplace(std::move(state), std::move(plan), std::move(times));
-            if (tracking)
-                tracking->settle();
-        } catch (...) {
-            failure = std::current_exception();
+            std::rethrow_exception(failure);
+        } catch (const Refused &refused) {
+            if (!refused.passes() || Clock::now() > give_up)
+                throw;
         }
-    }).join();
-    if (failure)
-        std::rethrow_exception(failure);
-    return std::move(*result);
+        std::this_thread::sleep_for(pause);
+    }
 }
 
 }  // namespace venus

@@ -10,6 +10,7 @@
 #include "capture/capture.h"
 #include "capture/template_header.h"
 #include "restore/restore_plan.h"
+#include "restore/transmission.h"
 
 namespace venus {
 
@@ -35,6 +36,8 @@ public:
     // One for each fork; the caller's to close.
     int create_shared_page() const;
     void send(int socket, int shared_page, const std::vector<int> &externals) const;
+    // The tree waits for this before the program runs; see release_tree.
+    static bool release(int shared_page) { return release_tree(shared_page); }
     // Makes huge pages of it; see SealedExtent::collapse.
     void collapse() const;
     const std::vector<SealedExtent> &extents() const { return extents_; }
@@ -62,8 +65,10 @@ private:
 std::vector<ExternalEnd> external_ends(const std::vector<int> &descriptors);
 
 // `released`: called as soon as the sandbox runs again, as if nothing had been. `leave_out`: for tests of
-// tests.
-Template capture_template(CaptureRequest request, const std::function<void()> &released = {},
+// tests. State that cannot be held and ends by itself is waited for, up to 2 seconds, while the sandbox
+// goes on; `while_stopped` runs once.
+Template capture_template(const CaptureRequest &request,
+                          const std::function<void()> &released = {},
                           const std::string &leave_out = "");
 
 }  // namespace venus

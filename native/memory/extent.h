@@ -33,8 +33,9 @@ struct SealedExtent {
     bool anonymous = false;
     std::vector<PageRun> huge = {};  // offsets that shall become huge pages
 
-    uint64_t memory_bytes() const;
     void seal() const;
+    // Its holes take none, and alignment makes many.
+    uint64_t memory_bytes() const;
     // Huge pages where they are wanted: an optimisation that may fail, and takes a second or two per
     // GiB.  The content stays what it is: also when it is sealed, and while forks run on it.
     void collapse() const;

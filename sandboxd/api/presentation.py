@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from fastapi import Response
+from pydantic import BaseModel
+
 from sandboxd.api import models, models_templates
 from sandboxd.bounds import CreateOptions
 from sandboxd.errors import Conflict
@@ -12,7 +15,9 @@ from sandboxd.templates.recipe import Recipe, RecipeCommand, RecipeFile, WarmCom
 from sandboxd.templates.template import Template
 
 
-def create_options(body: models.SandboxOptions, image: str) -> CreateOptions:
+def create_options(
+    body: models.SandboxOptions, image: str, *, ephemeral: bool = False
+) -> CreateOptions:
     """What a request asks for."""
     return CreateOptions(
         image=image,
@@ -26,7 +31,14 @@ def create_options(body: models.SandboxOptions, image: str) -> CreateOptions:
         hostname=body.hostname,
         ttl_s=body.ttl_s,
         labels=body.labels,
+        ephemeral=ephemeral,
     )
+
+
+def created(answer: BaseModel) -> Response:
+    """The answer that brought something into being. It is a model already: the framework would
+    check and convert it once more, which costs as much as the fork of a small sandbox."""
+    return Response(answer.model_dump_json(), status_code=201, media_type="application/json")
 
 
 def sandbox_info(sandbox: LiveSandbox) -> models.SandboxInfo:
@@ -79,6 +91,7 @@ def template_info(template: Template) -> models_templates.TemplateInfo:
         mappings=record.counts.get("mappings", 0),
         own_bytes=record.counts.get("extent_bytes", 0),
         inherited_bytes=record.counts.get("inherited_bytes", 0),
+        shared_bytes=template.shared_bytes,
     )
 
 

@@ -12,7 +12,6 @@ import dataclasses
 import logging
 import secrets
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Collection, Mapping
 
 from sandboxd.bounds import CreateOptions, checked_count
@@ -32,7 +31,7 @@ from sandboxd.templates.capture import (
     surviving_commands,
 )
 from sandboxd.templates.pages import KeptPages
-from sandboxd.templates.pool import PagePool, PoolEntry, decide_eviction
+from sandboxd.templates.pool import decide_eviction
 from sandboxd.templates.recipe import RecipeCommand
 from sandboxd.templates.records import TemplateRecords
 from sandboxd.templates.store import TemplateStore
@@ -56,8 +55,7 @@ class TemplateService:
         self._creation = creation
         self._layers = launcher.layers
         self._pages = KeptPages(keeper)
-        self._newcomers: dict[str, Template] = {}
-        self._being_forked: Counter[str] = Counter()
+        self._pool = service.population.pool
         self._last_used_s: dict[str, float] = {}
         self.store = TemplateStore(
             TemplateRecords(service.config.templates_dir),
@@ -66,6 +64,7 @@ class TemplateService:
             launcher.images,
             service.in_thread,
             service.config.max_templates_per_tenant,
+            self._pool,
         )
 
     async def recover(self) -> None:
@@ -78,9 +77,11 @@ class TemplateService:
             if sandbox.record is not None:
                 # Its next snapshot refers to the template's pages again.
                 sandbox.template = self.store.get(sandbox.record.template)
+                sandbox.count_for(sandbox.template)
                 if sandbox.state is State.RUNNING:
                     sandbox.tracer = _tracer_of(sandbox)
                     await self._service.in_thread(sandbox.tracer.find)
+                    self._pool.keep(sandbox.sandbox_id, sandbox.tracer.files)
         if removed := await self._service.in_thread(self._layers.remove_unheld):
             _LOG.info("removed %d layers that nothing stands on", len(removed))
 
@@ -139,37 +140,42 @@ class TemplateService:
     async def remove(self, template: Template) -> None:
         """Forks of it live on."""
         self._last_used_s.pop(template.template_id, None)
-        layer = template.record.layers[0]
-        await self._creation.standing.drop(lambda shape: layer in shape.layers)
+        await self._creation.standing.drop(lambda shape: shape.template is template)
         await self.store.remove(template)
 
     @contextlib.asynccontextmanager
     async def _in_use(self, template: Template) -> AsyncIterator[None]:
         holder = f"fork-{secrets.token_hex(8)}"
         self._layers.hold(holder, template.record.layers)
-        self._being_forked[template.template_id] += 1
+        self._pool.add(template.template_id, template.files)
         self._last_used_s[template.template_id] = time.time()
         try:
             yield
         finally:
-            self._being_forked[template.template_id] -= 1
-            if self._being_forked[template.template_id] == 0:
-                del self._being_forked[template.template_id]
+            self._pool.remove(template.template_id)
             await self._release(holder)
 
     @contextlib.asynccontextmanager
     async def _arriving(self, newcomer: Template) -> AsyncIterator[None]:
         """It counts, and idle templates go until the pool holds it too; or `LimitExceeded`."""
-        self._newcomers[newcomer.template_id] = newcomer
+        self._pool.add(newcomer.template_id, newcomer.files)
         try:
             await self._make_room(newcomer)
             yield
         finally:
-            del self._newcomers[newcomer.template_id]
+            self._pool.remove(newcomer.template_id)
 
     async def _make_room(self, newcomer: Template) -> None:
         limit = self._service.config.pool_size_bytes
-        eviction = decide_eviction(self._pool_entries(), limit)
+        if self._pool.total_bytes <= limit:
+            return
+        named = self.store.visible(0, {})
+        last_used_s = {
+            each.template_id: self._last_used_s.get(each.template_id, each.record.created_at)
+            for each in named
+        }
+        captured = {each.sandbox_id for each in self._service.population if each.gate.is_closed}
+        eviction = decide_eviction(self._pool.entries(last_used_s, captured), limit)
         if not eviction.fits:
             self._untrack({newcomer.record.sandbox_id})
             raise LimitExceeded(
@@ -179,7 +185,7 @@ class TemplateService:
                 cause=f"pool_size_bytes is {limit}; it would be {eviction.pool_bytes}, and what is "
                 "in use stays",
             )
-        for template in self.store.visible(0, {}):
+        for template in named:
             if template.template_id in eviction.template_ids:
                 _LOG.info("evicted template %s: the page pool is full", template.template_id)
                 await self.remove(template)
@@ -189,36 +195,15 @@ class TemplateService:
         for sandbox in self._service.population:
             if sandbox.sandbox_id in sandbox_ids and sandbox.tracer is not None:
                 sandbox.tracer.end()
+                self._pool.keep(sandbox.sandbox_id, {})
 
     def pool_bytes(self) -> int:
         """Memory of all templates, also of those whose forks alone still map it."""
-        return PagePool(self._pool_entries()).total_bytes
-
-    def _pool_entries(self) -> list[PoolEntry]:
-        """Also of templates that have no name, or have lost it: their forks map their pages."""
-        used = dict(self._newcomers)
-        for sandbox in self._service.population:
-            if sandbox.template is not None:
-                used[sandbox.template.template_id] = sandbox.template
-        everything = {each.template_id: each for each in self.store.visible(0, {})} | used
-        tracked = [
-            # Before any template: nobody asked to keep it.
-            PoolEntry(each.sandbox_id, each.tracer.files, 0.0, in_use=each.gate.is_closed)
-            for each in self._service.population
-            if each.tracer is not None
-        ]
-        return tracked + [
-            PoolEntry(
-                template_id,
-                each.files,
-                self._last_used_s.get(template_id, each.record.created_at),
-                template_id in used or template_id in self._being_forked,
-            )
-            for template_id, each in everything.items()
-        ]
+        return self._pool.total_bytes
 
     async def _release(self, holder: str) -> None:
-        await asyncio.shield(self._service.in_thread(lambda: self._layers.release(holder)))
+        if unheld := self._layers.let_go(holder):
+            await asyncio.shield(self._service.in_thread(lambda: self._layers.remove(unheld)))
 
     async def _capture(
         self, sandbox: LiveSandbox, labels: Mapping[str, str], *, again: bool = True
@@ -280,6 +265,9 @@ class TemplateService:
             # It may have been destroyed meanwhile, which is then what to say.
             sandbox.require_running(OPERATION)
             raise
+        finally:
+            # What is gone with a tracer; more than before it keeps only after a capture.
+            self._pool.keep(sandbox.sandbox_id, tracer.files)
         template = Template(
             TemplateRecord(
                 template_id=template_id,
@@ -305,6 +293,7 @@ class TemplateService:
         )
         if again:
             tracer.files = template.files
+            self._pool.keep(sandbox.sandbox_id, tracer.files)
         return template
 
 

@@ -76,12 +76,13 @@ class TemplateRecord:
             hostname=wanted.hostname,
             ttl_s=wanted.ttl_s,
             labels=wanted.labels,
+            ephemeral=wanted.ephemeral,
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Template:
-    """A template that can be forked."""
+    """A template that can be forked. There is one such object of each."""
 
     record: TemplateRecord
     native: _native.Template = field(repr=False)
@@ -97,3 +98,8 @@ class Template:
         the memory that each takes, in bytes. They never change."""
         found = (os.fstat(descriptor) for descriptor in self.native.descriptors())
         return {(each.st_dev, each.st_ino): each.st_blocks * _BLOCK_BYTES for each in found}
+
+    @property
+    def shared_bytes(self) -> int:
+        """Memory that its forks have in common, once."""
+        return sum(self.files.values())

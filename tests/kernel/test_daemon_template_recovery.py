@@ -10,10 +10,10 @@ import pytest
 
 from sandboxd.client import Daemon, Sandbox, Template
 from sandboxd.errors import LimitExceeded, NotFound
-from sandboxd.keeper import PoolKeeper
-from tests.kernel.test_daemon_forks import layers_of, number_of, records_of, start_counter
+from tests.kernel.test_daemon_forks import number_of, start_counter
 from tests.kernel.test_daemon_recovery import eventually
 from tests.support.daemon import DaemonProcess
+from tests.support.footprint import keeper_of, layers_of, records_of
 from tests.support.keeper import Process
 
 POOL_BYTES = 100 << 20
@@ -24,13 +24,6 @@ open("/tmp/ready", "w").close()
 while True:
     time.sleep(1000)
 """
-
-
-def keeper_of(daemon: DaemonProcess) -> PoolKeeper:
-    """A connection of our own to the daemon's keeper."""
-    keeper = PoolKeeper(daemon.run_dir / "keeper")
-    keeper.open()
-    return keeper
 
 
 def held_by(daemon: DaemonProcess) -> set[str]:
