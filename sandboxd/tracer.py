@@ -75,22 +75,26 @@ class Tracer:
 
         After `CaptureCut` the sandbox must be removed; whatever else is raised, it goes on.
         """
-        if self._native is None or self._native.gone:
-            self._start()
-        assert self._native is not None
-        try:
-            captured = self._native.capture(externals, while_stopped, parent, keep=keep)
-        except _native.TracerGone as error:
-            self.files = {}
-            if not self._mark().stat().st_size:
-                raise
-            raise CaptureCut(
-                "the capture was cut",
-                operation="snapshot sandbox",
-                object=self._run_dir.name,
-                cause="its tracer was killed, and the sandbox cannot go on from where it stood",
-            ) from error
-        return captured
+        stopped = False
+
+        def on_stopped() -> object:
+            nonlocal stopped
+            stopped = True
+            return while_stopped()
+
+        for may_try_again in (True, False):
+            native = self._native
+            if native is None or native.gone:
+                native = self._native = self._start()
+            try:
+                return native.capture(externals, on_stopped, parent, keep=keep)
+            except _native.TracerGone as error:
+                self.files = {}
+                if self._mark().stat().st_size:
+                    raise self._cut() from error
+                if stopped or not may_try_again:
+                    raise
+        raise AssertionError("not reached")
 
     def end(self) -> None:
         """It forgets what it keeps."""
@@ -112,7 +116,7 @@ class Tracer:
             connection.connect(os.fspath(self._run_dir / SOCKET_NAME))
             return connection.detach()
 
-    def _start(self) -> None:
+    def _start(self) -> _native.Tracer:
         path = self._run_dir / SOCKET_NAME
         path.unlink(missing_ok=True)  # a dead one's
         mark_fd = os.open(self._mark(), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -144,7 +148,15 @@ class Tracer:
             os.close(mark_fd)
         if done.returncode != 0:
             raise self._not_started(f"it ended with {done.returncode}")
-        self._native = _native.Tracer(self._connect())
+        return _native.Tracer(self._connect())
+
+    def _cut(self) -> CaptureCut:
+        return CaptureCut(
+            "the capture was cut",
+            operation="snapshot sandbox",
+            object=self._run_dir.name,
+            cause="its tracer was killed, and the sandbox cannot go on from where it stood",
+        )
 
     def _not_started(self, cause: str) -> InternalError:
         return InternalError(

@@ -74,7 +74,9 @@ bool is_for_unconnected(int level, int name)
            std::find(std::begin(kBuffers), std::end(kBuffers), name) != std::end(kBuffers);
 }
 
-void refuse_programs(const SeenFile &seen)
+}  // namespace
+
+void refuse_packet_filter(const SeenFile &seen)
 {
     socklen_t instructions = 0;
     if (getsockopt(seen.file, SOL_SOCKET, SO_GET_FILTER, nullptr, &instructions) < 0 ||
@@ -82,12 +84,10 @@ void refuse_programs(const SeenFile &seen)
         seen.refuse("a packet filter is attached to it");
 }
 
-}  // namespace
-
 std::vector<SocketOption> differing_options(const SeenFile &seen, int family, int type,
                                             int protocol, bool connected)
 {
-    refuse_programs(seen);
+    refuse_packet_filter(seen);
     os::UniqueFd fresh(checked(socket(family, type | SOCK_CLOEXEC, protocol), "create",
                                "a socket like " + seen.describe()));
     std::vector<const KnownOptions *> known = {&kGeneral};

@@ -23,6 +23,8 @@ T socket_option(const SeenFile &seen, int level, int name)
 std::vector<SocketOption> differing_options(const SeenFile &seen, int family, int type,
                                             int protocol, bool connected);
 
+void refuse_packet_filter(const SeenFile &seen);
+
 // Lets the calling thread's peeks at a socket begin at its first byte or message and advance.
 class PeekFromStart {
 public:

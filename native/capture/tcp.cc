@@ -1,5 +1,6 @@
 #include "capture/tcp.h"
 
+#include <linux/filter.h>
 #include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
@@ -37,22 +38,43 @@ void set(const SeenFile &seen, int level, int name, int value)
 
 // In this mode a socket tells its sequence numbers and what it has sent. Entering it lets the
 // address be shared, and leaving it ends that: the option is put back.
+//
+// What arrives meanwhile, if only the answer to a probe, would make the kernel take all that waits to be
+// sent for sent (tcp_write_xmit), and the connection would stand still until that is sent again,
+// seconds later.  So nothing arrives: what is dropped comes again.
 class RepairMode {
 public:
+    // pre: no packet filter is attached to it.
     explicit RepairMode(const SeenFile &seen)
         : file_(seen.file), reuse_(socket_option<int>(seen, SOL_SOCKET, SO_REUSEADDR))
     {
-        set(seen, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_ON);
+        sock_filter drop = BPF_STMT(BPF_RET | BPF_K, 0);
+        sock_fprog program = {1, &drop};
+        checked(setsockopt(file_, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program),
+                "silence", seen.describe());
+        int on = TCP_REPAIR_ON;
+        if (setsockopt(file_, IPPROTO_TCP, TCP_REPAIR, &on, sizeof on) < 0) {
+            int error = errno;
+            detach();
+            throw os::Error("set an option of", seen.describe(), error);
+        }
     }
     ~RepairMode()
     {
         int off = TCP_REPAIR_OFF_NO_WP;
         setsockopt(file_, IPPROTO_TCP, TCP_REPAIR, &off, sizeof off);
         setsockopt(file_, SOL_SOCKET, SO_REUSEADDR, &reuse_, sizeof reuse_);
+        detach();
     }
     RepairMode(const RepairMode &) = delete;
 
 private:
+    void detach()
+    {
+        int unused = 0;
+        setsockopt(file_, SOL_SOCKET, SO_DETACH_FILTER, &unused, sizeof unused);
+    }
+
     int file_, reuse_;
 };
 
@@ -281,6 +303,7 @@ TcpEnd capture_tcp_end(const SeenFile &seen, int state)
         end.received = peek(seen, SIOCINQ);
         return end;
     }
+    refuse_packet_filter(seen);
     RepairMode repair(seen);
     set(seen, IPPROTO_TCP, TCP_REPAIR_QUEUE, kSendQueue);
     end.send_next = socket_option<uint32_t>(seen, IPPROTO_TCP, TCP_QUEUE_SEQ) - end.finished;
