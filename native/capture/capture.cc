@@ -71,6 +71,9 @@ CaptureState capture_tree(pid_t init_host_pid, std::vector<ExternalEnd> external
     state.external = std::move(external);
     state.inherited = std::move(lineage.extents);
     state.inherited_plans = std::move(lineage.plans);
+    PoolGate::Pool pool = gate.pool();
+    state.inherited_plans.insert(state.inherited_plans.end(), pool.plans.begin(), pool.plans.end());
+    state.pool_extents = std::move(pool.extents);
     refuse_shared_tables(tree);
     if (tracking)
         tracking->begin();

@@ -28,6 +28,9 @@ struct CaptureState {
     // Of the template that the sandbox was forked from: pages still there are referenced.
     std::vector<SealedExtent> inherited;
     std::vector<FileIdentity> inherited_plans;
+    // Extents whose pages stand for anonymous memory, also such as are not in `inherited`, because
+    // their template is gone.
+    std::vector<FileIdentity> pool_extents;
     std::vector<ExternalEnd> external;  // files that belong to the daemon: pipes and ptys to it
     std::map<std::pair<dev_t, ino_t>, uint32_t> memories;  // shared memory → SharedMemoryFile::memory
     std::map<std::pair<dev_t, ino_t>, uint32_t> pipes;
