@@ -84,15 +84,16 @@ class Fortress:
     template: Template
     exec_id: int
 
-    def ask(self, sandbox: Sandbox, command: str, answers: int = 1) -> str:
-        """The last line that the program in a fork has answered."""
+    def ask(self, sandbox: Sandbox, command: str) -> str:
+        """What the program in a fork answers."""
+        known = sandbox.commands.output(self.exec_id)
         sandbox.commands.send_stdin(self.exec_id, f"{command}\n".encode())
         deadline = time.monotonic() + 60
         while True:
-            lines = sandbox.commands.output(self.exec_id).splitlines(keepends=True)
-            if len(lines) >= answers and lines[-1].endswith(b"\n"):
-                return lines[-1].decode().strip()
-            assert time.monotonic() < deadline, f"no answer to {command}: {lines}"
+            said = sandbox.commands.output(self.exec_id).removeprefix(known)
+            if said.endswith(b"\n"):
+                return said.decode().strip()
+            assert time.monotonic() < deadline, f"no answer to {command}: {said!r}"
             time.sleep(0.01)
 
 
