@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sandboxd.launch import LaunchedSandbox
     from sandboxd.templates.pool import PoolUsers
     from sandboxd.templates.template import Template
+    from sandboxd.tracer import Tracer
 
 # The upper half of an exec id is the generation of the daemon that gave it, so that a restarted
 # daemon never names a new command, or its group, as an old one.
@@ -32,6 +33,7 @@ END_TEXTS = {
     EndReason.KILLED: "its init was killed",
     EndReason.CREATE_FAILED: "it could not be created",
     EndReason.SHUTDOWN: "the daemon was stopped",
+    EndReason.CAPTURE_CUT: "a snapshot of it was cut",
 }
 
 
@@ -87,6 +89,8 @@ class LiveSandbox:
     """Commands of a fork's original that have ended in the fork; their last output is kept."""
     template: Template | None = None
     """What it was forked from: its memory still refers to the template's pages."""
+    tracer: Tracer | None = None
+    """Captures it; None before the first time."""
     gate: StartGate = field(default_factory=StartGate)
     end_reason: EndReason | None = None
     ttl_timer: asyncio.TimerHandle | None = None

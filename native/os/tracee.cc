@@ -4,8 +4,10 @@
 #include <linux/filter.h>
 #include <signal.h>
 #include <sys/ptrace.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <utility>
 
@@ -68,6 +70,7 @@ void Tracee::swap(Tracee &other) noexcept
     std::swap(continuation_, other.continuation_);
     std::swap(signal_mask_, other.signal_mask_);
     std::swap(changed_, other.changed_);
+    std::swap(stop_signal_came_, other.stop_signal_came_);
 }
 
 Tracee::~Tracee()
@@ -84,34 +87,46 @@ std::string Tracee::name() const
     return "thread " + std::to_string(tid_);
 }
 
-bool Tracee::stop()
+bool Tracee::interrupt()
 {
-    if (trace(PTRACE_INTERRUPT, tid_, 0, 0) < 0) {
-        if (errno == ESRCH)
-            return false;
-        throw os::Error("ptrace INTERRUPT", name(), errno);
-    }
+    if (trace(PTRACE_INTERRUPT, tid_, 0, 0) == 0)
+        return true;
+    if (errno == ESRCH)
+        return false;
+    throw os::Error("ptrace INTERRUPT", name(), errno);
+}
+
+Tracee::Stop Tracee::poll_stop()
+{
     for (;;) {
         int status = 0;
-        if (waitpid(tid_, &status, __WALL | __WNOTHREAD) < 0) {
+        pid_t found = waitpid(tid_, &status, __WALL | __WNOTHREAD | WNOHANG);
+        if (found == 0)
+            return Stop::kPending;
+        if (found < 0) {
             if (errno == EINTR)
                 continue;
             throw os::Error("wait for stop of", name(), errno);
         }
         if (WIFEXITED(status) || WIFSIGNALED(status)) {
             seized_ = false;
-            return false;
+            return Stop::kEnded;
         }
         int event = status >> 16;
         if (event == PTRACE_EVENT_STOP) {
             in_group_stop_ = is_group_stop_signal(WSTOPSIG(status));
-            break;
+            read_stop();
+            return Stop::kStopped;
         }
         // A signal was being delivered: let it in, the stop that we asked for comes next.
         uint64_t signal = event == 0 ? static_cast<uint64_t>(WSTOPSIG(status)) : 0;
         if (trace(PTRACE_CONT, tid_, 0, signal) < 0)
             throw os::Error("ptrace CONT", name(), errno);
     }
+}
+
+void Tracee::read_stop()
+{
     stopped_ = true;
     if (trace(PTRACE_GETREGS, tid_, 0, reinterpret_cast<uint64_t>(&at_stop_)) < 0)
         throw os::Error("ptrace GETREGS", name(), errno);
@@ -119,7 +134,6 @@ bool Tracee::stop()
               reinterpret_cast<uint64_t>(&signal_mask_)) < 0)
         throw os::Error("ptrace GETSIGMASK", name(), errno);
     continuation_ = at_stop_;
-    return true;
 }
 
 std::vector<uint8_t> Tracee::xstate() const
@@ -146,10 +160,16 @@ RseqRegistration Tracee::rseq() const
 std::vector<std::vector<uint8_t>> Tracee::pending(bool of_process) const
 {
     std::vector<std::vector<uint8_t>> found;
-    while (found.size() < kMaxPending) {
+    if (!of_process && stop_signal_came_) {
+        siginfo_t info{};
+        info.si_signo = SIGSTOP;
+        auto *bytes = reinterpret_cast<const uint8_t *>(&info);
+        found.emplace_back(bytes, bytes + kSignalInfoBytes);
+    }
+    uint64_t index = 0;
+    while (index < kMaxPending) {
         std::vector<uint8_t> info(kSignalInfoBytes);
-        struct __ptrace_peeksiginfo_args request = {found.size(),
-                                                    of_process ? kSharedQueue : 0, 1};
+        struct __ptrace_peeksiginfo_args request = {index++, of_process ? kSharedQueue : 0, 1};
         long count = trace(PTRACE_PEEKSIGINFO, tid_, reinterpret_cast<uint64_t>(&request),
                            reinterpret_cast<uint64_t>(info.data()));
         if (count < 0)
@@ -189,8 +209,11 @@ void Tracee::wait_stopped(int expected_signal, const char *operation)
         if (WIFSTOPPED(status) && (status >> 8) == expected_signal)
             return;
         // A thread of a stopped process first reports the stop that was asked for.
-        if (!WIFSTOPPED(status) || status >> 16 != PTRACE_EVENT_STOP)
+        bool asked_for = WIFSTOPPED(status) && status >> 16 == PTRACE_EVENT_STOP;
+        bool stop_signal = WIFSTOPPED(status) && status >> 8 == SIGSTOP;
+        if (!asked_for && !stop_signal)
             break;
+        stop_signal_came_ |= stop_signal;
         if (trace(PTRACE_SYSCALL, tid_, 0, 0) < 0)
             throw os::Error("ptrace SYSCALL", name(), errno);
     }
@@ -233,20 +256,32 @@ int64_t Tracee::call(uint64_t gadget, int64_t number, uint64_t a, uint64_t b, ui
     return static_cast<int64_t>(registers.rax);
 }
 
+void Tracee::set(const user_regs_struct &registers, uint64_t signal_mask)
+{
+    if (trace(PTRACE_SETREGS, tid_, 0, reinterpret_cast<uint64_t>(&registers)) < 0)
+        throw os::Error("ptrace SETREGS", name(), errno);
+    if (trace(PTRACE_SETSIGMASK, tid_, sizeof signal_mask,
+              reinterpret_cast<uint64_t>(&signal_mask)) < 0)
+        throw os::Error("ptrace SETSIGMASK", name(), errno);
+}
+
+void Tracee::put_back()
+{
+    if (changed_)
+        set(at_stop_, signal_mask_);
+    changed_ = false;
+}
+
 void Tracee::release()
 {
-    if (!seized_)
-        return;
-    if (!stopped_ && !stop())
+    // What never stopped the kernel releases at the end of this thread of ours.
+    if (!seized_ || !stopped_)
         return;
     seized_ = false;
-    if (changed_ || continuation_.rip != at_stop_.rip || continuation_.rax != at_stop_.rax) {
-        if (trace(PTRACE_SETREGS, tid_, 0, reinterpret_cast<uint64_t>(&continuation_)) < 0)
-            throw os::Error("ptrace SETREGS", name(), errno);
-        if (trace(PTRACE_SETSIGMASK, tid_, sizeof signal_mask_,
-                  reinterpret_cast<uint64_t>(&signal_mask_)) < 0)
-            throw os::Error("ptrace SETSIGMASK", name(), errno);
-    }
+    if (changed_ || continuation_.rip != at_stop_.rip || continuation_.rax != at_stop_.rax)
+        set(continuation_, signal_mask_);
+    if (stop_signal_came_)
+        syscall(SYS_tkill, tid_, SIGSTOP);
     if (trace(PTRACE_DETACH, tid_, 0, 0) < 0 && errno != ESRCH)
         throw os::Error("ptrace DETACH", name(), errno);
 }

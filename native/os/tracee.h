@@ -30,8 +30,11 @@ public:
     ~Tracee();  // releases; the program goes on
 
     pid_t tid() const { return tid_; }
-    // Asks for a stop and waits for it. False: the thread has ended.
-    bool stop();
+    // Asks for a stop. False: the thread has ended.
+    bool interrupt();
+    enum class Stop { kStopped, kPending, kEnded };
+    // Whether the stop that was asked for has come.
+    Stop poll_stop();
     bool in_group_stop() const { return in_group_stop_; }
 
     // As they were at the stop.
@@ -51,11 +54,15 @@ public:
     // Returns the raw result (negative errno).
     int64_t call(uint64_t gadget, int64_t number, uint64_t a = 0, uint64_t b = 0, uint64_t c = 0,
                  uint64_t d = 0, uint64_t e = 0, uint64_t f = 0);
+    // Registers and mask are again those of the stop. It stays stopped; calls may follow.
+    void put_back();
     void release();
 
 private:
     void swap(Tracee &other) noexcept;
+    void set(const user_regs_struct &registers, uint64_t signal_mask);
     void wait_stopped(int expected_signal, const char *operation);
+    void read_stop();
     std::string name() const;
 
     pid_t tid_ = -1;
@@ -63,6 +70,8 @@ private:
     user_regs_struct at_stop_{}, continuation_{};
     uint64_t signal_mask_ = 0;
     bool changed_ = false;  // registers and mask must be put back
+    // SIGSTOP cannot be blocked: one that came between is put aside, and sent again at the end.
+    bool stop_signal_came_ = false;
 };
 
 }  // namespace venus

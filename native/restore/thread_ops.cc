@@ -31,11 +31,10 @@ std::string describe(const ThreadImage &thread)
 
 }  // namespace
 
-void add_thread_ops(const ProcessImage &process, const ThreadImage &thread, OpList &ops)
+void add_thread_ops(const ThreadImage &thread, OpList &ops)
 {
     PlanWriter &writer = ops.writer();
     std::string object = describe(thread);
-    (void)process;
     ops.call(object + " name", SYS_prctl, {PR_SET_NAME, writer.text(thread.name.substr(0, kCommBytes - 1))});
     ops.call(object + " tid address", SYS_set_tid_address, {thread.clear_child_tid}, thread.tid);
     if (thread.robust_list != 0)
@@ -105,6 +104,8 @@ void add_credential_ops(const ThreadImage &thread, OpList &ops)
     SchedulingAttributes attributes{};
     attributes.size = sizeof attributes;
     attributes.policy = static_cast<uint32_t>(thread.policy);
+    attributes.flags = thread.scheduling_flags;
+    attributes.runtime = thread.slice_ns;
     attributes.nice = thread.nice;
     ops.call(object + " scheduling", SYS_sched_setattr, {0, writer.object(attributes), 0});
     if (credentials.no_new_privs)

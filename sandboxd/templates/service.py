@@ -12,7 +12,7 @@ import dataclasses
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 
 from sandboxd.bounds import CreateOptions, checked_count
 from sandboxd.creation import Creation
@@ -20,6 +20,7 @@ from sandboxd.errors import LimitExceeded, VenusError
 from sandboxd.keeper import PoolKeeper
 from sandboxd.launch import Launcher
 from sandboxd.launch_request import Limits
+from sandboxd.lifecycle import EndReason, State
 from sandboxd.sandbox import LiveSandbox
 from sandboxd.service import SandboxService
 from sandboxd.templates.capture import (
@@ -35,6 +36,7 @@ from sandboxd.templates.recipe import RecipeCommand
 from sandboxd.templates.records import TemplateRecords
 from sandboxd.templates.store import TemplateStore
 from sandboxd.templates.template import Template, TemplateRecord
+from sandboxd.tracer import CaptureCut, Tracer
 
 _LOG = logging.getLogger("sandboxd")
 
@@ -77,6 +79,10 @@ class TemplateService:
                 # Its next snapshot refers to the template's pages again.
                 sandbox.template = self.store.get(sandbox.record.template)
                 sandbox.count_for(sandbox.template)
+                if sandbox.state is State.RUNNING:
+                    sandbox.tracer = _tracer_of(sandbox)
+                    await self._service.in_thread(sandbox.tracer.find)
+                    self._pool.keep(sandbox.sandbox_id, sandbox.tracer.files)
         if removed := await self._service.in_thread(self._layers.remove_unheld):
             _LOG.info("removed %d layers that nothing stands on", len(removed))
 
@@ -93,10 +99,12 @@ class TemplateService:
         *,
         recipe: str = "",
         on_fork: RecipeCommand | None = None,
+        again: bool = True,
     ) -> Template:
-        """The sandbox as it is now, as a template; the sandbox goes on."""
+        """The sandbox as it is now, as a template; the sandbox goes on. `again`: there may be
+        another snapshot of it, for which what it writes is tracked from here on."""
         self.store.admit(sandbox.tenant_uid)
-        captured = await self._capture(sandbox, labels)
+        captured = await self._capture(sandbox, labels, again=again)
         record = dataclasses.replace(captured.record, recipe=recipe, on_fork=on_fork)
         template = Template(record, captured.native)
         try:
@@ -168,8 +176,10 @@ class TemplateService:
             each.template_id: self._last_used_s.get(each.template_id, each.record.created_at)
             for each in named
         }
-        eviction = decide_eviction(self._pool.entries(last_used_s), limit)
+        captured = {each.sandbox_id for each in self._service.population if each.gate.is_closed}
+        eviction = decide_eviction(self._pool.entries(last_used_s, captured), limit)
         if not eviction.fits:
+            self._untrack({newcomer.record.sandbox_id})
             raise LimitExceeded(
                 "the page pool has no room for it",
                 operation=OPERATION,
@@ -181,6 +191,13 @@ class TemplateService:
             if template.template_id in eviction.template_ids:
                 _LOG.info("evicted template %s: the page pool is full", template.template_id)
                 await self.remove(template)
+        self._untrack(eviction.template_ids)
+
+    def _untrack(self, sandbox_ids: Collection[str]) -> None:
+        for sandbox in self._service.population:
+            if sandbox.sandbox_id in sandbox_ids and sandbox.tracer is not None:
+                sandbox.tracer.end()
+                self._pool.keep(sandbox.sandbox_id, {})
 
     def pool_bytes(self) -> int:
         """Memory of all templates, also of those whose forks alone still map it."""
@@ -190,14 +207,16 @@ class TemplateService:
         if unheld := self._layers.let_go(holder):
             await asyncio.shield(self._service.in_thread(lambda: self._layers.remove(unheld)))
 
-    async def _capture(self, sandbox: LiveSandbox, labels: Mapping[str, str]) -> Template:
+    async def _capture(
+        self, sandbox: LiveSandbox, labels: Mapping[str, str], *, again: bool = True
+    ) -> Template:
         sandbox.require_running(OPERATION)
         # The slot first: nothing waits for the gate of a sandbox whose turn has not come.
         async with self._slots, sandbox.gate.closed(sandbox.is_transferring, sandbox.sandbox_id):
             # Not before the gate is closed: what starts or ends until then counts.
             externals = gather_externals(sandbox)
             # Shielded: the gate stays closed until the sandbox runs again.
-            work = asyncio.ensure_future(self._capture_now(sandbox, externals, labels))
+            work = asyncio.ensure_future(self._capture_now(sandbox, externals, labels, again))
             work.add_done_callback(lambda _: externals.close())
             try:
                 template = await asyncio.shield(work)
@@ -210,7 +229,7 @@ class TemplateService:
         return template
 
     async def _capture_now(
-        self, sandbox: LiveSandbox, externals: Externals, labels: Mapping[str, str]
+        self, sandbox: LiveSandbox, externals: Externals, labels: Mapping[str, str], again: bool
     ) -> Template:
         launched, _ = sandbox.require_running(OPERATION)
         record, parent = sandbox.record, sandbox.template
@@ -224,30 +243,35 @@ class TemplateService:
                 object=sandbox.sandbox_id,
                 cause=f"max_layers is {self._service.config.max_layers}",
             )
+        tracer = sandbox.tracer = sandbox.tracer or _tracer_of(sandbox)
         generation, last_exec = sandbox.exec_ids
-        registry = self._service.registry
-        registry.set_capturing(sandbox.sandbox_id, True)
         try:
             captured = await self._service.in_thread(
                 lambda: capture(
                     self._layers,
                     sandbox.sandbox_id,
-                    launched.init_pid,
+                    tracer,
                     externals.descriptors,
                     None if parent is None else parent.native,
                     template_id,
+                    again,
                 )
             )
             # No less than the sandbox, which may be gone as soon as its gate is open.
             self._layers.hold(template_id, lower)
+        except CaptureCut:
+            self._service.give_up(sandbox, EndReason.CAPTURE_CUT)
+            await self._release(template_id)
+            raise
         except VenusError:
             await self._release(template_id)
             # It may have been destroyed meanwhile, which is then what to say.
             sandbox.require_running(OPERATION)
             raise
         finally:
-            registry.set_capturing(sandbox.sandbox_id, False)
-        return Template(
+            # What is gone with a tracer; more than before it keeps only after a capture.
+            self._pool.keep(sandbox.sandbox_id, tracer.files)
+        template = Template(
             TemplateRecord(
                 template_id=template_id,
                 tenant_uid=sandbox.tenant_uid,
@@ -270,3 +294,12 @@ class TemplateService:
             ),
             captured.native,
         )
+        if again:
+            tracer.files = template.files
+            self._pool.keep(sandbox.sandbox_id, tracer.files)
+        return template
+
+
+def _tracer_of(sandbox: LiveSandbox) -> Tracer:
+    launched, _ = sandbox.require_running(OPERATION)
+    return Tracer(launched.control_path.parent, launched.init_pid, launched.init_pidfd)
