@@ -51,6 +51,8 @@ class Config:
     max_sandboxes_per_tenant: int = 2000
     max_concurrent_creates: int = 4
     """More at once only makes each slower: a create is a row of kernel calls under global locks."""
+    max_concurrent_captures: int = 4
+    """Of snapshots and of what makes their memory ready; more wait for their turn."""
     max_queued_creates: int = 512
     """Creates beyond this wait in the client: the answer is `limit_exceeded`."""
     standing_sandboxes: int = 8

@@ -284,7 +284,7 @@ class Launcher:
                 upper_parent_fd=building.open(building.upper_parent, os.O_RDONLY | os.O_DIRECTORY),
                 id_base=self._ids.base_for(request.tenant_uid),
                 cgroup_procs_fds=procs_fds,
-                overlay_options=OVERLAY_OPTIONS,
+                overlay_options=(*OVERLAY_OPTIONS, *self._volumes.overlay_options),
             )
         except _native.NativeError as error:
             raise spawn_error(error, request.sandbox_id, ops) from error

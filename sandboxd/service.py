@@ -62,10 +62,10 @@ class SandboxService:
         self.boot_id = current_boot_id()
         self.population = Population(config)
         self._closing = False
-        # Creates hold at most `max_concurrent_creates` threads, so removals always find one.
-        self._pool = ThreadPoolExecutor(
-            max_workers=2 * config.max_concurrent_creates + 2, thread_name_prefix="launcher"
-        )
+        # Creates and captures, which may take long, hold at most as many threads as they have
+        # slots, so removals always find one.
+        workers = 2 * config.max_concurrent_creates + 2 + config.max_concurrent_captures
+        self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="launcher")
 
     @property
     def storage_backend(self) -> str:

@@ -18,6 +18,7 @@
 #ifndef VENUS_RESTORE_FORMAT_H
 #define VENUS_RESTORE_FORMAT_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -133,8 +134,24 @@ struct vr_header {
  * extents, externals, shared page, plan.  They get the numbers from first_fd on. */
 enum { VR_START_BATCH = 16, VR_MIN_FIRST_FD = 64 };
 
+/* What of a fork's memory comes from its template. The coordinator reports it when the filter is in
+ * place, and the listener comes with it. */
+struct vr_pool_report {
+    uint32_t magic; /* VR_MAGIC */
+    uint32_t count;
+    uint64_t device; /* of all of them: the kernel has one file system for memfds */
+    uint64_t plan;   /* inode */
+    uint64_t inodes[VR_MAX_POOL_EXTENTS]; /* of extents whose pages stand for anonymous memory */
+};
+
+static inline size_t vr_pool_report_size(const struct vr_pool_report *report)
+{
+    return offsetof(struct vr_pool_report, inodes) + report->count * sizeof report->inodes[0];
+}
+
 /* The memfd of init whose first byte it locks (OFD lock) while it works on threads of a fork, and
- * that whoever captures the sandbox locks first. */
+ * that whoever captures the sandbox locks first. It holds the report, so that a capture knows what
+ * the pages of the sandbox stand for when nobody knows its template any more. */
 #define VR_GATE_NAME "venus-gate"
 
 struct vr_start {

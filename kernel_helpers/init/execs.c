@@ -158,7 +158,7 @@ bool execs_start(struct exec_table *table, const struct packet *packet, const in
 static ssize_t receive_status(int socket, struct child_failure *failure) {
   static union {
     struct child_failure failure;
-    struct pool_report report;
+    struct vr_pool_report report;
   } message;
   union {
     struct cmsghdr align;

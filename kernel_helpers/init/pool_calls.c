@@ -360,10 +360,12 @@ static void take(struct job *job) {
   }
 }
 
-void pool_adopt(const struct pool_report *report, int fd) {
+void pool_adopt(const struct vr_pool_report *report, int fd) {
   close_fd(&listener);
   if (gate < 0)
     gate = memfd_create(VR_GATE_NAME, MFD_CLOEXEC);
+  if (gate >= 0)
+    pwrite(gate, report, vr_pool_report_size(report), 0);
   identity.device = report->device;
   identity.count = report->count < VR_MAX_POOL_EXTENTS ? report->count : VR_MAX_POOL_EXTENTS;
   memcpy(identity.inodes, report->inodes, identity.count * sizeof identity.inodes[0]);

@@ -19,16 +19,8 @@
 
 #include "venus_restore_format.h"
 
-/* What the coordinator reports when the filter is in place; the listener comes with it. */
-struct pool_report {
-  uint32_t magic; /* VR_MAGIC */
-  uint32_t count;
-  uint64_t device;
-  uint64_t inodes[VR_MAX_POOL_EXTENTS]; /* of extents whose pages stand for anonymous memory */
-};
-
 /* Takes over what the coordinator reported; the descriptor is consumed. */
-void pool_adopt(const struct pool_report *report, int listener);
+void pool_adopt(const struct vr_pool_report *report, int listener);
 
 /* Whether poll shall wait for the listener. -1: there is none, or no job can be taken. */
 int pool_poll_fd(void);

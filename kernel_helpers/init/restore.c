@@ -88,14 +88,12 @@ static bool in_plan(const struct vr_start *start, uint64_t offset, uint64_t coun
   return offset <= start->plan_bytes && count <= (start->plan_bytes - offset) / size;
 }
 
-static int send_report(int status, const struct pool_report *report, int listener) {
+static int send_report(int status, const struct vr_pool_report *report, int listener) {
   union {
     struct cmsghdr align;
     char bytes[CMSG_SPACE(sizeof(int))];
   } ancillary = {0};
-  struct iovec vector = {
-      .iov_base = (void *)report,
-      .iov_len = offsetof(struct pool_report, inodes) + report->count * sizeof report->inodes[0]};
+  struct iovec vector = {.iov_base = (void *)report, .iov_len = vr_pool_report_size(report)};
   struct msghdr message = {.msg_iov = &vector,
                            .msg_iovlen = 1,
                            .msg_control = &ancillary,
@@ -111,8 +109,8 @@ static int send_report(int status, const struct pool_report *report, int listene
 /* All processes of the fork inherit the filter. It comes before their own, while no_new_privs is not
  * needed and none of them can forbid it. A notified call waits, without being interruptible once init
  * has seen it: a call that a signal ended could not be told from one that was carried out. */
-static int install_filter(const struct vr_start *start, int status) {
-  static struct pool_report report;
+static int install_filter(const struct vr_start *start, uint64_t plan_inode, int status) {
+  static struct vr_pool_report report;
   const struct vr_header *plan = (const struct vr_header *)(uintptr_t)start->base;
   if (plan->filter_count == 0)
     return 0;
@@ -124,11 +122,12 @@ static int install_filter(const struct vr_start *start, int status) {
   const uint32_t *pool = (const uint32_t *)(uintptr_t)(start->base + plan->pool);
   report.magic = VR_MAGIC;
   report.count = plan->pool_count;
+  report.plan = plan_inode;
   for (uint32_t i = 0; i < plan->pool_count; i++) {
     struct stat file;
     if (pool[i] >= start->fd_count || fstat((int)(start->first_fd + pool[i]), &file) < 0)
       return EBADMSG;
-    report.device = file.st_dev; /* of all of them: the kernel has one file system for memfds */
+    report.device = file.st_dev;
     report.inodes[i] = file.st_ino;
   }
   struct sock_fprog program = {
@@ -164,8 +163,11 @@ int restore_run(int status) {
   if (mmap(base, start.plan_bytes, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_FIXED_NOREPLACE, plan,
            0) != base)
     return errno;
+  struct stat file;
+  if (fstat(plan, &file) < 0)
+    return errno;
   close(plan);
-  error = install_filter(&start, status);
+  error = install_filter(&start, file.st_ino, status);
   if (error)
     return error;
   /* Copies of init are not dumpable, and /proc/self of such a process belongs to the host. */

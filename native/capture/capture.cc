@@ -90,6 +90,9 @@ CaptureState capture_tree(CaptureRequest request)
     state.external = std::move(request.external);
     state.inherited = std::move(request.lineage.extents);
     state.inherited_plans = std::move(request.lineage.plans);
+    PoolGate::Pool pool = gate.pool();
+    state.inherited_plans.insert(state.inherited_plans.end(), pool.plans.begin(), pool.plans.end());
+    state.pool_extents = std::move(pool.extents);
     if (request.checkpoint)
         state.checkpoint = std::move(request.checkpoint);
     std::vector<std::array<uint32_t, kTables>> shared = find_shared_tables(tree);

@@ -336,6 +336,9 @@ void capture_memory(StoppedProcess &process, CaptureState &state, ProcessImage &
         } else {
             // What can no longer be opened lives on as memory: all of it up to the file's end.
             mapping.offset = 0;
+            own.anonymous = std::find(state.pool_extents.begin(), state.pool_extents.end(),
+                                      FileIdentity{status.st_dev, status.st_ino}) !=
+                            state.pool_extents.end();
             uint64_t file_end = (static_cast<uint64_t>(status.st_size) + kPageBytes - 1) &
                                 ~(kPageBytes - 1);
             uint64_t mapped = file_end > area.offset ? file_end - area.offset : 0;

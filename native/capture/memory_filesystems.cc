@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
@@ -30,7 +31,8 @@ public:
     {
     }
 
-    // Descends by descriptor, never through a link: the names are the sandbox's own.
+    // Descends by descriptor, never through a link: the names are the sandbox's own. So is their
+    // depth: what is under way is kept here, not on the stack.
     void mount(const std::string &path)
     {
         links_.clear();
@@ -40,10 +42,27 @@ public:
         checked(fstat(root.get(), &status), "stat", path);
         device_ = status.st_dev;
         if (S_ISDIR(status.st_mode))
-            directory(root.get(), path, status);
+            enter(std::move(root), path, status);
+        while (!open_.empty()) {
+            Directory &deepest = open_.back();
+            if (deepest.next == deepest.names.size()) {
+                leave();
+                continue;
+            }
+            std::string name = deepest.names[deepest.next++];
+            child(deepest.fd.get(), name, deepest.path + "/" + name);
+        }
     }
 
 private:
+    struct Directory {
+        os::UniqueFd fd;
+        std::string path;
+        std::vector<std::string> names;
+        size_t next;
+        FileEntry own;
+    };
+
     FileEntry entry_of(const std::string &path, const struct stat &status)
     {
         FileEntry entry{};
@@ -77,25 +96,30 @@ private:
         }
     }
 
-    void directory(int fd, const std::string &path, const struct stat &status)
+    void enter(os::UniqueFd fd, const std::string &path, const struct stat &status)
     {
         FileEntry own = entry_of(path, status);
-        attributes(fd, own);
-        size_t index = state_.image.files.size();
+        attributes(fd.get(), own);
         state_.image.files.push_back(own);
-        std::string by_number = "/proc/self/fd/" + std::to_string(fd);
-        std::vector<std::string> names = proc::list(by_number);
+        std::vector<std::string> names = proc::list("/proc/self/fd/" + std::to_string(fd.get()));
         std::sort(names.begin(), names.end());
-        for (const std::string &name : names)
-            child(fd, name, path + "/" + name);
-        // Last, because making the children changes the time of the directory.
-        own.path = state_.image.files[index].path;
-        own.only_times = true;
-        state_.image.files.push_back(own);
+        open_.push_back({std::move(fd), path, std::move(names), 0, std::move(own)});
+    }
+
+    // Last, because making the children changes the time of the directory.
+    void leave()
+    {
+        open_.back().own.only_times = true;
+        state_.image.files.push_back(std::move(open_.back().own));
+        open_.pop_back();
     }
 
     void child(int parent, const std::string &name, const std::string &path)
     {
+        // The plan makes it again by its path.
+        if (path.size() >= PATH_MAX)
+            throw Refused(kSandbox, path.substr(0, 100) + "...",
+                          "its path is longer than a path may be");
         os::UniqueFd fd(checked(openat(parent, name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC),
                                 "open", path));
         struct stat status;
@@ -103,7 +127,7 @@ private:
         if (status.st_dev != device_)
             return;  // a mount of its own
         if (S_ISDIR(status.st_mode)) {
-            directory(fd.get(), path, status);
+            enter(std::move(fd), path, status);
             return;
         }
         FileEntry entry = entry_of(path, status);
@@ -131,6 +155,7 @@ private:
     IdMap users_, groups_;
     dev_t device_ = 0;
     std::map<ino_t, std::string> links_;
+    std::vector<Directory> open_;  // from the mount point to the deepest
 };
 
 }  // namespace

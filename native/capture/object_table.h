@@ -29,6 +29,9 @@ struct CaptureState {
     std::vector<SealedExtent> inherited;
     std::map<size_t, uint32_t> used_inherited;  // number there → index into extents
     std::vector<FileIdentity> inherited_plans;
+    // Extents whose pages stand for anonymous memory, also such as are not in `inherited`, because
+    // their template is gone.
+    std::vector<FileIdentity> pool_extents;
     std::vector<ExternalEnd> external;  // files that belong to the daemon: pipes and ptys to it
     std::map<std::pair<dev_t, ino_t>, uint32_t> memories;  // shared memory → SharedMemoryFile::memory
     std::map<std::pair<dev_t, ino_t>, uint32_t> pipes;

@@ -1,8 +1,10 @@
 #include "capture/pool_gate.h"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <memory>
 #include <thread>
 
 #include "os/checked.h"
@@ -46,6 +48,25 @@ PoolGate::PoolGate(pid_t init_host_pid)
             throw os::Error("wait for calls on pool memory of", "sandbox", EAGAIN);
         std::this_thread::sleep_for(kPause);
     }
+}
+
+PoolGate::Pool PoolGate::pool() const
+{
+    Pool pool;
+    if (!file_)
+        return pool;
+    auto report = std::make_unique<vr_pool_report>();
+    ssize_t got = checked(pread(file_.get(), report.get(), sizeof *report, 0), "read", VR_GATE_NAME);
+    if (got == 0)
+        return pool;
+    if (static_cast<size_t>(got) < offsetof(vr_pool_report, inodes) || report->magic != VR_MAGIC ||
+        report->count > VR_MAX_POOL_EXTENTS ||
+        static_cast<size_t>(got) != vr_pool_report_size(report.get()))
+        throw os::Error("read", VR_GATE_NAME, EBADMSG);
+    pool.plans.push_back({report->device, report->plan});
+    for (uint32_t i = 0; i < report->count; i++)
+        pool.extents.push_back({report->device, report->inodes[i]});
+    return pool;
 }
 
 }  // namespace venus

@@ -8,6 +8,9 @@
 
 #include <sys/types.h>
 
+#include <vector>
+
+#include "memory/extent.h"
 #include "os/fd.h"
 
 namespace venus {
@@ -16,6 +19,14 @@ class PoolGate {
 public:
     // Waits until init has finished what it is at. Throws os::Error (EAGAIN) when that does not end.
     explicit PoolGate(pid_t init_host_pid);
+
+    // Of the template that the sandbox was forked from, whoever still has it.
+    struct Pool {
+        std::vector<FileIdentity> extents;  // whose pages stand for anonymous memory
+        std::vector<FileIdentity> plans;
+    };
+    // Empty when no memory of a template is in the sandbox.
+    Pool pool() const;
 
 private:
     os::UniqueFd file_;  // its lock goes with it, also when this process dies

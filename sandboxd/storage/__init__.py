@@ -10,9 +10,18 @@ from __future__ import annotations
 
 from sandboxd.storage.btrfs import BtrfsStore, btrfs_missing
 from sandboxd.storage.plain import PlainStore
+from sandboxd.storage.split import SplitStore
 from sandboxd.storage.volumes import Collection, StorageConfig, VolumeStore
 
-__all__ = ["BtrfsStore", "Collection", "PlainStore", "StorageConfig", "VolumeStore", "choose_store"]
+__all__ = [
+    "BtrfsStore",
+    "Collection",
+    "PlainStore",
+    "SplitStore",
+    "StorageConfig",
+    "VolumeStore",
+    "choose_store",
+]
 
 
 def choose_store(config: StorageConfig) -> VolumeStore:
@@ -26,4 +35,4 @@ def choose_store(config: StorageConfig) -> VolumeStore:
     store = BtrfsStore(config)
     if config.storage_backend == "auto" and not store.file.exists() and btrfs_missing():
         return PlainStore(config)
-    return store
+    return SplitStore(BtrfsStore(config, config.state_dir / "library"), store)

@@ -56,11 +56,13 @@ def _tool_path() -> str:
 class BtrfsStore:
     """The `VolumeStore` with limits."""
 
-    def __init__(self, config: StorageConfig) -> None:
-        self._root = config.storage_dir
+    overlay_options: tuple[tuple[str, str], ...] = ()
+
+    def __init__(self, config: StorageConfig, root: Path | None = None) -> None:
+        self._root = root or config.storage_dir
         self._size_bytes = config.storage_size_bytes
-        self.file = config.state_dir / "storage.btrfs"
-        self._lock_file = config.state_dir / "storage.lock"
+        self.file = config.state_dir / f"{self._root.name}.btrfs"
+        self._lock_file = config.state_dir / f"{self._root.name}.lock"
         self._quota: btrfs_calls.QuotaKind | None = None
         self._collection_fds: dict[Collection, int] = {}
 

@@ -21,6 +21,7 @@ class PlainStore:
     """The fallback `VolumeStore`."""
 
     limits_disk = False
+    overlay_options: tuple[tuple[str, str], ...] = ()
 
     def __init__(self, config: StorageConfig) -> None:
         self._root = config.storage_dir

@@ -45,6 +45,10 @@ class VolumeStore(Protocol):
     def limits_disk(self) -> bool:
         """Whether `create` accepts a byte limit."""
 
+    @property
+    def overlay_options(self) -> tuple[tuple[str, str], ...]:
+        """What an overlay of an image and an upper must be told."""
+
     def open(self) -> None:
         """Make the collections reachable. Idempotent."""
 

@@ -56,6 +56,7 @@ class TemplateService:
         self._layers = launcher.layers
         self._pages = KeptPages(keeper)
         self._pool = service.population.pool
+        self._slots = asyncio.Semaphore(service.config.max_concurrent_captures)
         self._last_used_s: dict[str, float] = {}
         self.store = TemplateStore(
             TemplateRecords(service.config.templates_dir),
@@ -112,7 +113,8 @@ class TemplateService:
         except BaseException:
             await self._release(template.template_id)
             raise
-        await self._service.in_thread(captured.native.collapse)
+        async with self._slots:
+            await self._service.in_thread(captured.native.collapse)
         return template
 
     async def fork(
@@ -209,7 +211,8 @@ class TemplateService:
         self, sandbox: LiveSandbox, labels: Mapping[str, str], *, again: bool = True
     ) -> Template:
         sandbox.require_running(OPERATION)
-        async with sandbox.gate.closed(sandbox.is_transferring, sandbox.sandbox_id):
+        # The slot first: nothing waits for the gate of a sandbox whose turn has not come.
+        async with self._slots, sandbox.gate.closed(sandbox.is_transferring, sandbox.sandbox_id):
             # Not before the gate is closed: what starts or ends until then counts.
             externals = gather_externals(sandbox)
             # Shielded: the gate stays closed until the sandbox runs again.

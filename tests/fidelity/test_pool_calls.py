@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -51,6 +52,32 @@ def test_captures_amid_purges(rootfs: Path, program_layer: Path, workspace: Path
         finally:
             for sandbox in sandboxes[1:]:
                 sandbox.__exit__(None, None, None)
+
+
+def test_memory_of_a_template_that_nobody_knows(
+    rootfs: Path, program_layer: Path, workspace: Path
+) -> None:
+    """As after a daemon that was killed, and a template that was removed: captured without its
+    parent, the memory of a fork is copied, and still stands for anonymous memory."""
+    with isolated(rootfs, workspace / "original", [program_layer]) as original:
+        assert original.shell("mkdir -p /var/tmp && chmod 1777 /var/tmp").code == 0
+        original.start("/t/writer")
+        assert wait_for(original, READY) == "ready"
+        layers = [freeze(original.upper, workspace / "frozen"), program_layer]
+        template = _native.capture(original.pid)
+    for generation in range(3):
+        with isolated(rootfs, workspace / f"fork-{generation}", layers) as fork:
+            result = restore(fork, template)
+            assert (result.exit_code, result.failure) == (0, "")
+            for step in range(3 * generation, 3 * generation + 3):
+                touch(fork, f"/var/tmp/step-{step}")
+                assert wait_for(fork, f"/var/tmp/done-{step}") == "done"
+            template = _native.capture(fork.pid)
+            layers.insert(0, freeze(fork.upper, workspace / f"frozen-{generation}"))
+            maps = fork.shell("cat /proc/[0-9]*/maps").stdout.decode()
+            assert not re.search(r"r-xp .*venus-extent", maps), "the old plan came along"
+            touch(fork, GO)
+            assert wait_for(fork, RESULT) == "ok"
 
 
 def test_python_grows_its_memory(rootfs: Path, workspace: Path) -> None:

@@ -33,6 +33,7 @@ for line in sys.stdin:
     print(*told, "|", *words, "|", zlib.crc32(ballast) == digest, flush=True)
 """
 Answer = tuple[list[str], list[str], bool]
+MOUNTED = ("/dev", "/proc", "/sys", "/run", "/tmp")
 
 
 def parsed(line: str) -> Answer:
@@ -167,6 +168,33 @@ def test_a_sandbox_without_processes(sandbox: Sandbox) -> None:
             assert fork.commands.run("hostname").stdout == f"{fork.sandbox_id}\n"
             fork.commands.run("echo mine > /root/on-disk; rm /tmp/in-memory")
     assert sandbox.files.read("/root/on-disk") == "disk"
+
+
+def test_no_two_files_have_one_number(sandbox: Sandbox) -> None:
+    """Programs take files of one device and number for one file: tar stores a link, diff and cp
+    find nothing to do, find sees a loop."""
+    count, generations = 100, [sandbox]
+    try:
+        for _ in range(3):
+            current = generations[-1]
+            current.commands.run(
+                f"mkdir -p /root/d; cd /root/d; n=$(ls | wc -l); cp /etc/passwd /etc/group .;"
+                f"for i in $(seq {count}); do echo $n-$i > file-$n-$i; done; sed -i s/r/R/ passwd"
+            )
+            listing = current.commands.run("find / -xdev -printf '%D %i %y %n %p\\n'").stdout
+            seen: dict[str, str] = {}
+            root_device = listing.split(" ", 1)[0]
+            for line in listing.splitlines():
+                device, inode, kind, links, path = line.split(" ", 4)
+                assert device == root_device or path.startswith(MOUNTED), path
+                other = seen.setdefault(f"{device} {inode}", path)
+                assert other == path or (kind != "d" and int(links) > 1), (other, path)
+            tar = "tar -c -C / root/d usr/bin | tar -t -v | grep -c '^h'"
+            assert int(current.commands.run(tar, check=False).stdout) < 10
+            generations += current.fork()
+    finally:
+        for fork in generations[1:]:
+            fork.kill()
 
 
 def test_a_template_outlives_its_sandbox(daemon: DaemonProcess) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import os
+import struct
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -22,6 +25,7 @@ from tests.support.raw_http import as_user, request
 
 GROUP, ALICE, BOB = 54321, 54001, 54002
 MAX_LAYERS, MAX_EXECS = 3, 6
+F_OFD_SETLK = 37
 ECHO = "while read line; do echo heard $line; done"
 COUNTER = """
 import time
@@ -136,6 +140,34 @@ def test_templates_are_bounded_and_hold_their_image(small: DaemonProcess) -> Non
     for template in templates:
         template.remove()
     assert layers_of(small) == [] and records_of(small) == []
+
+
+def test_captures_that_wait_keep_nobody_from_creates(small: DaemonProcess) -> None:
+    """There are more of them than the daemon has threads, and each waits for seconds for a lock
+    that the init of a fork has and somebody holds."""
+    captures = 12
+
+    def held_gate(init_pid: int) -> int:
+        for path in Path(f"/proc/{init_pid}/fd").iterdir():
+            if "venus-gate" in os.readlink(path):
+                gate = os.open(path, os.O_RDWR)
+                fcntl.fcntl(gate, F_OFD_SETLK, struct.pack("hhqqi", fcntl.F_WRLCK, 0, 0, 1, 0))
+                return gate
+        raise AssertionError("init has no gate")
+
+    with Sandbox.create(socket=small.socket) as sandbox, contextlib.ExitStack() as stack:
+        start_counter(sandbox)
+        forks = [stack.enter_context(each) for each in sandbox.fork(captures)]
+        for each in forks:
+            stack.callback(os.close, held_gate(each.get_info().init_pid or 0))
+        with ThreadPoolExecutor(captures) as pool:
+            begun = [pool.submit(each.fork) for each in forks]
+            with Sandbox.create(socket=small.socket) as other:
+                assert other.commands.run("echo lives").stdout == "lives\n"
+            assert not any(each.done() for each in begun)
+            for each in begun:
+                with pytest.raises(VenusError, match="EAGAIN"):
+                    each.result()
 
 
 def test_tenants_do_not_see_each_others_templates(small: DaemonProcess) -> None:

@@ -32,8 +32,8 @@ from tests.support.soak_model import MEMORY_DIRECTORY, Model
 SECONDS = float(os.environ.get("VENUS_SOAK_SECONDS", "100"))
 ROUNDS = int(os.environ.get("VENUS_SOAK_ROUNDS", "1000000"))
 SEED = int(os.environ.get("VENUS_SOAK_SEED", str(random.SystemRandom().getrandbits(32))))
-AT_ONCE, MAX_LIVE, MAX_TEMPLATES, MAX_LAYERS = 3, 10, 8, 12
-POOL_BYTES = 40 << 20
+AT_ONCE, MAX_LIVE, MAX_TEMPLATES, MAX_LAYERS = 3, 10, 10, 12
+POOL_BYTES = 24 << 20
 SOURCE = Path(__file__).parent / "programs" / "soaker.c"
 PLACE = "/root/soak"
 WEIGHTS = {

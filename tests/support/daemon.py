@@ -138,7 +138,8 @@ class DaemonProcess:
             leftovers = self.leftovers()
         finally:
             end_keeper(self.run_dir / "keeper")
-            subprocess.run(["umount", "--lazy", "--quiet", self.state_dir / "storage"], check=False)
+            for name in ("storage", "library"):
+                subprocess.run(["umount", "--lazy", "--quiet", self.state_dir / name], check=False)
             shutil.rmtree(self.state_dir, ignore_errors=True)
             shutil.rmtree(self.run_dir, ignore_errors=True)
         assert not leftovers, "the stopped daemon has left behind:\n" + "\n".join(leftovers)

@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from sandboxd.errors import StorageFull, Unsupported
-from sandboxd.storage import BtrfsStore, Collection, PlainStore, choose_store
+from sandboxd.storage import Collection, PlainStore, SplitStore, choose_store
 from sandboxd.storage.mounts import parse_mountinfo
 from sandboxd.storage.volumes import storage_errors
 
@@ -74,11 +74,11 @@ def test_only_root_reaches_the_files(store: PlainStore) -> None:
 def test_choice_of_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sandboxd.storage.btrfs_missing", lambda: "no btrfs here")
     assert isinstance(choose_store(Settings(tmp_path, "auto")), PlainStore)
-    assert isinstance(choose_store(Settings(tmp_path, "btrfs")), BtrfsStore)
+    assert isinstance(choose_store(Settings(tmp_path, "btrfs")), SplitStore)
     assert isinstance(choose_store(Settings(tmp_path, "plain")), PlainStore)
     (tmp_path / "storage.btrfs").touch()
     # Images are in that file: plain directories beside it would hide them.
-    assert isinstance(choose_store(Settings(tmp_path, "auto")), BtrfsStore)
+    assert isinstance(choose_store(Settings(tmp_path, "auto")), SplitStore)
 
 
 def test_a_full_disk_is_told_apart() -> None:
