@@ -177,21 +177,30 @@ StoppedProcess &StoppedTree::find_process(pid_t pid)
 }
 
 // A zombie has no ns/ links any more; its parent tells the tree.
-bool StoppedTree::find_zombie(pid_t pid, pid_t parent)
+void StoppedTree::find_zombie(pid_t pid, pid_t parent)
 {
+    if (parent == init_)
+        return;  // which is not stopped, and about to reap it
     auto is = [](pid_t wanted) {
         return [wanted](const StoppedProcess &process) { return process.host_pid == wanted; };
     };
     auto known = std::find_if(processes.begin(), processes.end(), is(pid));
     if (known != processes.end()) {
         // Ended before any of its threads was stopped; one that is stopped stays as it is.
-        if (known->zombie || !known->threads.empty())
-            return false;
-        return known->zombie = true;
+        known->zombie = known->threads.empty();
+        return;
     }
-    if (parent != init_ && std::none_of(processes.begin(), processes.end(), is(parent)))
-        return false;
-    return find_process(pid).zombie = true;
+    if (std::any_of(processes.begin(), processes.end(), is(parent)))
+        find_process(pid).zombie = true;
+}
+
+std::set<pid_t> StoppedTree::zombies() const
+{
+    std::set<pid_t> found;
+    for (const StoppedProcess &process : processes)
+        if (process.zombie)
+            found.insert(process.host_pid);
+    return found;
 }
 
 bool StoppedTree::shares_memory_with_waiting(pid_t pid, pid_t parent) const
@@ -207,13 +216,16 @@ bool StoppedTree::ask_new()
 {
     bool found_new = false;
     SchedulerClocks clocks;
+    // A parent that ran since the round before may have reaped them.
+    const std::set<pid_t> zombies_before = zombies();
+    std::erase_if(processes, [](const StoppedProcess &process) { return process.zombie; });
     for (pid_t pid : proc::list_numbers("/proc")) {
         std::optional<Listed> listed =
             pid == init_ || !pid_namespace_.may_hold(pid) ? std::nullopt : list_threads(pid);
         if (!listed)
             continue;
         if (listed->living.empty()) {
-            found_new |= find_zombie(pid, listed->parent);
+            find_zombie(pid, listed->parent);
             continue;
         }
         if (!is_in(namespace_, listed->living.back()))
@@ -233,7 +245,7 @@ bool StoppedTree::ask_new()
             found_new = true;  // also when it is ending: what it leaves must be seen
         }
     }
-    return found_new;
+    return found_new || zombies() != zombies_before;
 }
 
 // A thread that waits for a child which shares its memory stops only after that has gone on.
@@ -294,8 +306,6 @@ void StoppedTree::describe()
             throw Refused(process.label, "its parent", "it is outside the sandbox");
         process.parent = parent->second;
     }
-    // Init is about to reap these.
-    std::erase_if(processes, [](const StoppedProcess &p) { return p.zombie && p.parent == 1; });
     put_parents_first();
 }
 

@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -66,7 +67,8 @@ public:
 private:
     bool stop_new(int round);
     bool ask_new();
-    bool find_zombie(pid_t pid, pid_t parent);
+    void find_zombie(pid_t pid, pid_t parent);
+    std::set<pid_t> zombies() const;
     StoppedProcess &find_process(pid_t pid);
     bool shares_memory_with_waiting(pid_t pid, pid_t parent) const;
     bool let_children_go();

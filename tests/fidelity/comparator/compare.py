@@ -90,13 +90,16 @@ def _what(attributes: dict[str, Hashable]) -> str:
 
 
 def differences(original: Record, fork: Record) -> Iterator[Difference]:
+    ours, theirs = ({owner for owner, _ in record.fields} for record in (original, fork))
+    for owner in sorted(ours ^ theirs):
+        yield Difference(owner, "existence", *("is there" if owner in each else ABSENT
+                                               for each in (ours, theirs)))  # fmt: skip
     for owner, field in sorted({*original.fields, *fork.fields}):
+        if owner not in ours & theirs:
+            continue
         a = original.fields.get((owner, field), ABSENT)
         b = fork.fields.get((owner, field), ABSENT)
         if a != b:
             yield Difference(owner, field, a, b)
-    nothing = ProcessMemory()
-    for owner in sorted({*original.memory, *fork.memory}):
-        yield from _memory(
-            owner, original.memory.get(owner, nothing), fork.memory.get(owner, nothing)
-        )
+    for owner in sorted(original.memory.keys() & fork.memory.keys()):
+        yield from _memory(owner, original.memory[owner], fork.memory[owner])

@@ -73,11 +73,14 @@ def _asked(fd: int, host_to_inner: dict[int, int]) -> Fields:
 
 
 def _content(fd: int, mode: int) -> Fields:
-    """Of files and of pipes, of which it is not taken away."""
+    """Of files and of pipes, of which it is not taken away.
+
+    Files of /proc have no size: what they say is compared where they are.
+    """
     readable = fcntl.fcntl(fd, fcntl.F_GETFL) & (os.O_ACCMODE | os.O_PATH) != os.O_WRONLY
-    if stat.S_ISREG(mode) and readable and os.fstat(fd).st_size <= _MAX_CONTENT:
+    if stat.S_ISREG(mode) and readable and (size := os.fstat(fd).st_size) <= _MAX_CONTENT:
         checksum, at = 0, 0
-        while piece := os.pread(fd, 1 << 20, at):
+        while at < size and (piece := os.pread(fd, 1 << 20, at)):
             checksum, at = zlib.crc32(piece, checksum), at + len(piece)
         yield "content", checksum
     if stat.S_ISFIFO(mode) and readable:

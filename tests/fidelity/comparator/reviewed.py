@@ -83,6 +83,12 @@ def _first_thread(owner: str) -> str:
     return f"{process} thread {process.split()[1]}"
 
 
+def _in_another_order(difference: Difference, original: Record, fork: Record) -> bool:
+    was, is_now = (sorted(bytes(each).split()) if isinstance(each, bytes) else each
+                   for each in (difference.original, difference.fork))  # fmt: skip
+    return was == is_now
+
+
 def _in_its_plan(difference: Difference, original: Record, fork: Record) -> bool:
     owner = difference.owner if "thread" in difference.owner else _first_thread(difference.owner)
     rip = fork.fields.get((owner, "thread/registers/rip"), 0)
@@ -250,6 +256,8 @@ REVIEWED = (
     Reviewed(_both("status/SigQ"), "zombies of the user count, whose signals are gone", "`SigQ`"),
     Reviewed(("zombie/*",), "it is read by nobody but who looks at /proc", "of a zombie",
              _is_not_kept),
+    Reviewed(("thread/children",), "they come in the order in which they are made",
+             "order of children", _in_another_order),
     Reviewed(("process/autogroup",), "a number of the session", "autogroup"),
     # --- memory ---
     Reviewed(

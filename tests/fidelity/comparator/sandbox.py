@@ -93,7 +93,7 @@ class _Recorder:
             process = self._proc / str(pid)
             owner = f"pid {pid}"
             if _is_zombie(process):
-                self._files(owner, "zombie", process)
+                self._files(f"zombie {pid}", "zombie", process)
                 continue
             self._files(owner, "process", process)
             self._links(owner, process)

@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <sys/prctl.h>
 
-static int answers[2], orders[2];
+static int answers[2], orders[2], gate[2];
 
 static void *go_on(void *unused) {
   char name[16], byte;
@@ -70,7 +70,8 @@ static pid_t run_borrowed(void) {
     struct timespec rest = {0, 300000000};
     write_file(READY_FILE, "ready");
     nanosleep(&rest, NULL);
-    execl("/bin/sh", "sh", "-c", "while ! test -e " GO_FILE "; do sleep 0.01; done; exit 5", NULL);
+    dup2(gate[0], 0);
+    execl("/bin/sh", "sh", "-c", "read line; exit 5", NULL);
     _exit(99);
   }
   return child;
@@ -79,7 +80,7 @@ static pid_t run_borrowed(void) {
 int main(void) {
   char byte, name[16] = "";
   int status;
-  MUST(pipe(answers) == 0 && pipe(orders) == 0);
+  MUST(pipe(answers) == 0 && pipe(orders) == 0 && pipe(gate) == 0);
   MUST(mkdir("/var/tmp/jail", 0755) == 0 && close(creat("/var/tmp/jail/inside", 0644)) == 0);
   pid_t leaderless = start_leaderless(), jailed = start_jailed();
   for (int i = 0; i < 1000 && state_of(leaderless, name) != 'Z'; i++)
@@ -90,7 +91,7 @@ int main(void) {
 
   CHECK(state_of(leaderless, name) == 'Z' && strcmp(name, "first") == 0);
   CHECK(waitpid(leaderless, &status, WNOHANG) == 0);
-  CHECK(write(orders[1], "xx", 2) == 2);
+  CHECK(write(orders[1], "xx", 2) == 2 && write(gate[1], "\n", 1) == 1);
   for (int i = 0; i < 2; i++)
     CHECK(read(answers[0], &byte, 1) == 1 && byte == 'y');
   CHECK(waitpid(leaderless, &status, 0) == leaderless && WIFEXITED(status) && WEXITSTATUS(status) == 4);

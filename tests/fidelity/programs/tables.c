@@ -1,6 +1,7 @@
 /* Tables that processes share without being threads, and threads that have tables of their own. */
 #include "fidelity.h"
 
+#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -15,6 +16,17 @@ static struct board {
 } *board;
 static volatile int in_memory = 1;
 static volatile sig_atomic_t signalled;
+
+/* Asleep all the while, so that a stop finds it always in the same place. */
+static void wait_while(int *word, int value) {
+  while (__atomic_load_n(word, __ATOMIC_SEQ_CST) == value)
+    syscall(SYS_futex, word, FUTEX_WAIT, value, NULL, NULL, 0);
+}
+
+static void set(int *word, int value) {
+  __atomic_store_n(word, value, __ATOMIC_SEQ_CST);
+  syscall(SYS_futex, word, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
 
 static void on_signal(int number) { signalled = number; }
 
@@ -35,10 +47,9 @@ static int serve(void *argument) {
   int role = (int)(intptr_t)argument;
   board->ready[role] = 1;
   for (int done = 0;; done++) {
-    while (__atomic_load_n(&board->asked[role], __ATOMIC_SEQ_CST) == done)
-      pause_ms(1);
+    wait_while(&board->asked[role], done);
     answer(role);
-    __atomic_store_n(&board->answered[role], done + 1, __ATOMIC_SEQ_CST);
+    set(&board->answered[role], done + 1);
   }
   return 0;
 }
@@ -65,9 +76,8 @@ static pid_t start(int role, int flags) {
 static int ask(int role, int number) {
   int before = board->answered[role];
   board->number = number;
-  __atomic_store_n(&board->asked[role], before + 1, __ATOMIC_SEQ_CST);
-  while (__atomic_load_n(&board->answered[role], __ATOMIC_SEQ_CST) == before)
-    pause_ms(1);
+  set(&board->asked[role], before + 1);
+  wait_while(&board->answered[role], before);
   return board->number;
 }
 
