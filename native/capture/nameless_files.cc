@@ -1,11 +1,10 @@
 #include "capture/nameless_files.h"
 
 #include <fcntl.h>
-#include <linux/openat2.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "capture/id_map.h"
+#include "capture/paths.h"
 #include "os/checked.h"
 #include "os/proc.h"
 #include "restore/refused.h"
@@ -16,23 +15,6 @@ namespace {
 constexpr const char kDeleted[] = " (deleted)";
 constexpr uint64_t kLargestBytes = uint64_t{256} << 20;
 constexpr blkcnt_t kBlockBytes = 512;
-
-// Inside the sandbox's root; only looked at.
-std::optional<struct stat> look_at(const StoppedProcess &process, const std::string &path)
-{
-    std::string root_path = process.proc_path("root");
-    os::UniqueFd root(checked(open(root_path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC), "open",
-                              root_path));
-    open_how how{};
-    how.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC;
-    how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
-    os::UniqueFd found(static_cast<int>(
-        syscall(SYS_openat2, root.get(), path.c_str(), &how, sizeof how)));
-    struct stat status;
-    if (!found || fstat(found.get(), &status) < 0)
-        return std::nullopt;
-    return status;
-}
 
 // "#" and a number is what the kernel shows of a file that was made without a name (O_TMPFILE).
 bool has_number_for_name(const std::string &path)

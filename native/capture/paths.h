@@ -3,14 +3,19 @@
 
 #include <sys/stat.h>
 
+#include <optional>
 #include <string>
 
 #include "capture/stopped_tree.h"
 
+// The sandbox controls what a path leads to, so it is resolved inside its root and only looked at
+// (O_PATH), never opened.
 namespace venus {
 
-// Whether opening `path` inside the sandbox leads to this very file. The sandbox controls what the
-// path leads to, so it is only looked at (O_PATH, inside its root), never opened.
+// What lies there; of a symbolic link at the end, the link itself.
+std::optional<struct stat> look_at(const StoppedProcess &process, const std::string &path);
+
+// Whether opening `path` inside the sandbox leads to this very file.
 bool is_reachable(const StoppedProcess &process, const std::string &path, const struct stat &file);
 
 // The name of the file behind a /proc link, or Refused when that name no longer leads to it.

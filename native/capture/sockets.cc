@@ -69,17 +69,16 @@ void capture_bound_file(const SeenFile &seen, UnixSocket &socket)
     std::string path(reinterpret_cast<const char *>(socket.bound_address.data()) + kPathPrefix);
     if (path[0] != '/')
         seen.refuse("it is bound to a relative name");
-    struct stat status;
-    std::string outside = proc::path(seen.process.host_pid, "root" + path);
-    if (lstat(outside.c_str(), &status) < 0 || !S_ISSOCK(status.st_mode)) {
+    std::optional<struct stat> status = look_at(seen.process, path);
+    if (!status || !S_ISSOCK(status->st_mode)) {
         socket.file_gone = true;
         return;
     }
     IdMap users(proc::read_text(seen.process.proc_path("uid_map")));
     IdMap groups(proc::read_text(seen.process.proc_path("gid_map")));
-    socket.mode = static_cast<int>(status.st_mode & 07777);
-    socket.owner_uid = static_cast<int>(users.inner(status.st_uid).value_or(0));
-    socket.owner_gid = static_cast<int>(groups.inner(status.st_gid).value_or(0));
+    socket.mode = static_cast<int>(status->st_mode & 07777);
+    socket.owner_uid = static_cast<int>(users.inner(status->st_uid).value_or(0));
+    socket.owner_gid = static_cast<int>(groups.inner(status->st_gid).value_or(0));
 }
 
 OpenFile capture_unix(const SeenFile &seen)
