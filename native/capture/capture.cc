@@ -12,6 +12,7 @@
 #include "capture/stopped_tree.h"
 #include "capture/system_v.h"
 #include "capture/threads.h"
+#include "capture/unaccepted.h"
 #include "os/unix_diag.h"
 #include "restore/refused.h"
 
@@ -63,6 +64,7 @@ CaptureState capture_tree(pid_t init_host_pid, std::vector<ExternalEnd> external
     PoolGate gate(init_host_pid);
     StoppedTree tree(init_host_pid);
     enter_network_namespace(init_host_pid);
+    let_connections_be_accepted(tree);
     CaptureState state;
     state.init = init_host_pid;
     state.reset_external = reset_external;

@@ -1,0 +1,92 @@
+#include "capture/unaccepted.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <set>
+
+#include "capture/tcp_table.h"
+#include "os/proc.h"
+#include "os/unix_diag.h"
+
+namespace venus {
+namespace {
+
+constexpr int kEstablished = 1, kCloseWait = 8, kListen = 10;  // TCP_*, of Unix sockets too
+// One that accepts may be its own client, and connect again before it is stopped.
+constexpr int kMaxRounds = 20;
+constexpr int kMaxLooks = 200;  // at what waits, of all rounds together
+constexpr long kPauseNs = 1'000'000;
+
+using Inodes = std::set<uint64_t>;
+
+void add_tcp_listeners(const std::vector<TcpTableEntry> &table, Inodes &listeners)
+{
+    for (const TcpTableEntry &entry : table) {
+        uint32_t end_of_stream = entry.state == kCloseWait ? 1 : 0;
+        if (entry.inode != 0 || (entry.state != kEstablished && entry.state != kCloseWait) ||
+            entry.read_queue <= end_of_stream)
+            continue;
+        for (const TcpTableEntry &listener : table)
+            if (listener.state == kListen && listener.local.port == entry.local.port)
+                listeners.insert(listener.inode);
+    }
+}
+
+void add_unix_listeners(Inodes &listeners)
+{
+    std::map<uint64_t, UnixSocketState> sockets = list_unix_sockets();
+    auto must_be_accepted = [&](uint64_t client) {
+        auto found = sockets.find(client);
+        return found == sockets.end() || found->second.unread > 0;
+    };
+    for (const auto &[inode, socket] : sockets)
+        if (std::any_of(socket.waiting.begin(), socket.waiting.end(), must_be_accepted))
+            listeners.insert(inode);
+}
+
+// Sockets at which connections wait that cannot be captured.
+Inodes listeners_in_need(pid_t init)
+{
+    std::vector<TcpTableEntry> table;
+    for (const char *name : {"net/tcp", "net/tcp6"})
+        for (TcpTableEntry &entry : parse_tcp_table(proc::read_text(proc::path(init, name))))
+            table.push_back(std::move(entry));
+    Inodes listeners;
+    add_tcp_listeners(table, listeners);
+    add_unix_listeners(listeners);
+    return listeners;
+}
+
+bool has_one_of(const StoppedProcess &process, const Inodes &sockets)
+{
+    for (int number : proc::list_numbers(process.proc_path("fd"))) {
+        std::string target = proc::read_link(process.proc_path("fd/" + std::to_string(number)));
+        unsigned long inode = 0;
+        if (sscanf(target.c_str(), "socket:[%lu]", &inode) == 1 && sockets.contains(inode))
+            return true;
+    }
+    return false;
+}
+
+}  // namespace
+
+void let_connections_be_accepted(StoppedTree &tree)
+{
+    int looks = kMaxLooks;
+    for (int round = 0; round < kMaxRounds && looks > 0; round++) {
+        Inodes needed = listeners_in_need(tree.init());
+        if (needed.empty())
+            return;
+        auto can_accept = [&](const StoppedProcess &process) { return has_one_of(process, needed); };
+        if (!tree.let_go_on(can_accept))
+            return;
+        while (!listeners_in_need(tree.init()).empty() && looks-- > 0) {
+            timespec pause = {0, kPauseNs};
+            nanosleep(&pause, nullptr);
+        }
+        tree.stop();
+    }
+}
+
+}  // namespace venus
