@@ -212,10 +212,14 @@ static int exec_program(char **argv, char **env) {
   }
 }
 
-static void reset_signals(void) {
+/* Init has what the daemon ignores, by inheritance: Python ignores two. */
+static void reset_signal_actions(void) {
   struct sigaction action = {.sa_handler = SIG_DFL};
   for (int number = 1; number < 65; number++)
     sigaction(number, &action, NULL); /* SIGKILL, SIGSTOP and libc's own refuse; they are default */
+}
+
+static void unblock_signals(void) {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, NULL);
@@ -233,6 +237,7 @@ _Noreturn void child_run(const struct policy *policy, const struct exec_request 
   if ((error = (expression)))                                                                      \
   fail(fds->status, VENUS_STEP_##name, error)
 
+  reset_signal_actions();
   if (request->head.kind == VENUS_KIND_RESTORE) {
     STEP(CGROUP, join_cgroups(fds));
     STEP(DESCRIPTORS, arrange_descriptors(fds));
@@ -251,7 +256,7 @@ _Noreturn void child_run(const struct policy *policy, const struct exec_request 
   umask((mode_t)policy->umask);
   STEP(CWD, enter_directory(cwd, &identity));
   char **env = build_vectors(request, &identity);
-  reset_signals();
+  unblock_signals();
   scheduling_slice(SLICE_DEFAULT);
   STEP(SECCOMP, install_filter(policy));
   if (request->head.kind == VENUS_KIND_PROGRAM)

@@ -111,6 +111,7 @@ CaptureState capture_tree(pid_t init_host_pid, std::vector<ExternalEnd> external
             tracking->remember(process.host_pid, std::move(known));
     }
     capture_memory_filesystems(state);
+    tree.put_back();
     if (while_stopped)
         while_stopped();
     return state;

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "os/checked.h"
 #include "restore/refused.h"
@@ -183,13 +184,19 @@ void StoppedTree::stop()
 
 StoppedTree::~StoppedTree()
 {
+    put_back();
+}
+
+void StoppedTree::put_back()
+{
     for (StoppedProcess &process : processes) {
-        if (process.scratch != 0 && !process.threads.empty()) {
-            try {
-                process.call(SYS_munmap, process.scratch, kPageBytes);
-            } catch (const os::Error &) {
-                // Killed meanwhile.
-            }
+        try {
+            if (process.scratch != 0 && !process.threads.empty())
+                process.call(SYS_munmap, std::exchange(process.scratch, 0), kPageBytes);
+            for (StoppedThread &thread : process.threads)
+                thread.tracee.put_back();
+        } catch (const os::Error &) {
+            // Killed meanwhile.
         }
     }
 }

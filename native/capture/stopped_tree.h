@@ -53,6 +53,9 @@ public:
     ~StoppedTree();
     StoppedTree(const StoppedTree &) = delete;
 
+    // Nothing that the capture put into the processes is left in them; they stay stopped.
+    void put_back();
+
     std::vector<StoppedProcess> processes;  // parents before children
     pid_t init() const { return init_; }
 

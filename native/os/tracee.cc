@@ -233,6 +233,22 @@ int64_t Tracee::call(uint64_t gadget, int64_t number, uint64_t a, uint64_t b, ui
     return static_cast<int64_t>(registers.rax);
 }
 
+void Tracee::set(const user_regs_struct &registers, uint64_t signal_mask)
+{
+    if (trace(PTRACE_SETREGS, tid_, 0, reinterpret_cast<uint64_t>(&registers)) < 0)
+        throw os::Error("ptrace SETREGS", name(), errno);
+    if (trace(PTRACE_SETSIGMASK, tid_, sizeof signal_mask,
+              reinterpret_cast<uint64_t>(&signal_mask)) < 0)
+        throw os::Error("ptrace SETSIGMASK", name(), errno);
+}
+
+void Tracee::put_back()
+{
+    if (changed_)
+        set(at_stop_, signal_mask_);
+    changed_ = false;
+}
+
 void Tracee::release()
 {
     if (!seized_)
@@ -240,13 +256,8 @@ void Tracee::release()
     if (!stopped_ && !stop())
         return;
     seized_ = false;
-    if (changed_ || continuation_.rip != at_stop_.rip || continuation_.rax != at_stop_.rax) {
-        if (trace(PTRACE_SETREGS, tid_, 0, reinterpret_cast<uint64_t>(&continuation_)) < 0)
-            throw os::Error("ptrace SETREGS", name(), errno);
-        if (trace(PTRACE_SETSIGMASK, tid_, sizeof signal_mask_,
-                  reinterpret_cast<uint64_t>(&signal_mask_)) < 0)
-            throw os::Error("ptrace SETSIGMASK", name(), errno);
-    }
+    if (changed_ || continuation_.rip != at_stop_.rip || continuation_.rax != at_stop_.rax)
+        set(continuation_, signal_mask_);
     if (trace(PTRACE_DETACH, tid_, 0, 0) < 0 && errno != ESRCH)
         throw os::Error("ptrace DETACH", name(), errno);
 }

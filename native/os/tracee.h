@@ -51,10 +51,13 @@ public:
     // Returns the raw result (negative errno).
     int64_t call(uint64_t gadget, int64_t number, uint64_t a = 0, uint64_t b = 0, uint64_t c = 0,
                  uint64_t d = 0, uint64_t e = 0, uint64_t f = 0);
+    // Registers and mask are again those of the stop. It stays stopped; calls may follow.
+    void put_back();
     void release();
 
 private:
     void swap(Tracee &other) noexcept;
+    void set(const user_regs_struct &registers, uint64_t signal_mask);
     void wait_stopped(int expected_signal, const char *operation);
     std::string name() const;
 

@@ -112,7 +112,7 @@ void map_anonymous(const ProcessPlanContext &context, const ProcessImage &proces
     bool grows_down = mapping.grows_down && previous_end < area.start;
     if (grows_down) {
         // A file mapping cannot grow: keep an anonymous page at the low end, which grows.
-        flags |= MAP_GROWSDOWN | MAP_STACK;
+        flags |= MAP_GROWSDOWN;
         if (!mapping.pieces.empty() && mapping.pieces.front().run.start == area.start)
             area.start -= kPageBytes;
     }

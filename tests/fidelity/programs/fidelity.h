@@ -64,9 +64,10 @@ static inline void finish(void) {
     pause();
 }
 
+/* Without a remainder: the kernel writes it at every stop, and it is never twice the same. */
 static inline void pause_ms(long ms) {
   struct timespec rest = {ms / 1000, ms % 1000 * 1000000};
-  while (nanosleep(&rest, &rest) < 0)
+  while (nanosleep(&rest, NULL) < 0)
     if (errno != EINTR) { /* a stop must never show */
       problem(__FILE_NAME__, __LINE__, "nanosleep");
       break;
