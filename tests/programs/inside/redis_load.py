@@ -64,6 +64,8 @@ class Load:
     def run(self) -> None:
         while True:
             with self.lock:
+                if self.batches % 5 == 0:
+                    self._redis = Redis()
                 replies = self._redis.pipeline([self._step() for _ in range(BATCH)])
                 self.problems += [each for each in replies if str(each).startswith("error")]
                 if self.batches % 20 == 0:
