@@ -50,9 +50,8 @@ class Postgres:
         self.log = Conversation.start(sandbox, ["sh", "-c", SERVER], user=USER)
         self.log.expect("ready to accept connections")
         self.run(f"{BIN}/pgbench -i -s 1 -q postgres; psql -X postgres -c 'create extension amcheck'")
-        Conversation.start(
-            sandbox, [f"{BIN}/pgbench", "-c", "4", "-j", "2", "-T", "3600", "postgres"], user=USER
-        )
+        load = [f"{BIN}/pgbench", "-c", "4", "-j", "2", "-R", "300", "-T", "3600", "postgres"]
+        Conversation.start(sandbox, load, user=USER)
         self._session = Conversation.start(sandbox, PSQL, user=USER)
         self._session.ask(TRANSACTION, r"^1\n2\n\nopen\|3000$")
         return self
@@ -81,7 +80,7 @@ class Postgres:
     def work(self) -> None:
         """Waits until pgbench has done some more."""
         count, deadline = "select count(*) from pgbench_history", time.monotonic() + PATIENCE_S
-        enough = int(self.query(count)) + 50
+        enough = int(self.query(count)) + 30
         while int(self.query(count)) < enough:
             assert time.monotonic() < deadline, "pgbench stands still"
 
