@@ -58,7 +58,11 @@ def test_node_with_established_connections(programs_sandbox: Sandbox) -> None:
         def say(client: Client, word: str) -> None:
             """Over the connection that was there, to a server that has heard this client alone."""
             said[id(client)] = said[id(client)] + [word]
-            assert client.ask(f"say {word}") == {**first, "words": said[id(client)], "file": said[id(client)]}
+            assert client.ask(f"say {word}") == {
+                **first,
+                "words": said[id(client)],
+                "file": said[id(client)],
+            }
 
         say(original, "original")
         for number, fork in enumerate(forks):

@@ -49,7 +49,9 @@ class Postgres:
         self.run(f"{BIN}/initdb -D /srv/pg -A trust -k --no-sync")
         self.log = Conversation.start(sandbox, ["sh", "-c", SERVER], user=USER)
         self.log.expect("ready to accept connections")
-        self.run(f"{BIN}/pgbench -i -s 1 -q postgres; psql -X postgres -c 'create extension amcheck'")
+        self.run(
+            f"{BIN}/pgbench -i -s 1 -q postgres; psql -X postgres -c 'create extension amcheck'"
+        )
         load = [f"{BIN}/pgbench", "-c", "4", "-j", "2", "-R", "300", "-T", "3600", "postgres"]
         Conversation.start(sandbox, load, user=USER)
         self._session = Conversation.start(sandbox, PSQL, user=USER)
@@ -118,7 +120,10 @@ def test_postgres_with_an_open_transaction(programs_sandbox: Sandbox) -> None:
             # The transaction is open in each, and not seen outside of it.
             assert each.query("select count(*) from words") == "0"
             assert each.query("select pg_try_advisory_lock(7)") == "f"
-            assert each.tell("select count(*) from words; select sum(n) from scratch") == "3000\n12502500"
+            assert (
+                each.tell("select count(*) from words; select sum(n) from scratch")
+                == "3000\n12502500"
+            )
             assert each.tell("fetch 1 from numbers") == "3"
         for number, fork in enumerate(forks):
             fork.tell(f"insert into words (word) values ('fork-{number}')")
