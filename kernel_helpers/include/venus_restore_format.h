@@ -26,11 +26,11 @@ extern "C" {
 
 enum {
     VR_MAGIC = 0x52534e56, /* "VNSR" */
-    VR_VERSION = 2,
+    VR_VERSION = 3,
     VR_PAGE = 4096,
     /* Scratch: one page for saved values, then the stack of the leader; one page per thread. */
     VR_LEADER_PAGES = 3,
-    VR_MAX_BARRIERS = 64,
+    VR_MAX_BARRIERS = 1000,
     VR_MAX_PROCESSES = 1024,
     VR_MAX_VDSO_PARTS = 4,
     VR_MAX_POOL_EXTENTS = 4096,
@@ -50,16 +50,19 @@ enum vr_kind {
     VR_CLONE,
     /* Wait at barrier arg0 until arg1 threads of the whole tree have come. */
     VR_BARRIER,
+    /* Only one of those that share a descriptor table at a time, by the word of barrier arg0. */
+    VR_LOCK,
+    VR_UNLOCK,
     /* Move the vDSO group of the stub to `park`. */
     VR_PARK_VDSO,
     /* Open /dev/ptmx until the pty has index arg0; its descriptor becomes arg1. */
     VR_OPEN_PTY,
     /* End of a process that only helps to rebuild: exit_group(arg0). */
     VR_EXIT,
-    /* Leave into the program. arg0 = tail code, arg1 = frame,
-     * arg2 = counter of threads that are still on scratch stacks;
-     * for the leader: arg3, arg4 = end of the first range and start of the second to unmap,
-     * arg5 = how many other threads the process has. */
+    /* Leave into the program. arg0 = tail code, arg1 = frame (or the status of a first thread that
+     * ends while others run on), arg2 = counter of threads that are still on scratch stacks;
+     * for the one that waits for them and unmaps the rest of the plan: arg3, arg4 = end of the
+     * first range and start of the second to unmap, arg5 = how many others its memory has. */
     VR_LEAVE,
     VR_LEAVE_THREAD,
     /* *(uint64_t *)arg0 = arg1 */
@@ -86,7 +89,9 @@ struct vr_header {
     uint32_t tail_code_bytes;
     uint32_t tail_leader; /* relative to tail_code */
     uint32_t tail_thread;
+    uint32_t tail_exit;
     uint32_t code_bytes;
+    uint32_t pad;
     /* Filled by the encoder. */
     uint64_t window_start;
     uint64_t base;
@@ -142,7 +147,7 @@ struct vr_shared {
     uint32_t done; /* the tree was released */
     uint32_t pad;
     uint32_t barrier[VR_MAX_BARRIERS];
-    uint32_t leaving[VR_MAX_PROCESSES]; /* per process: threads that its leader waits for */
+    uint32_t leaving[VR_MAX_PROCESSES]; /* per address space: threads that one waits for */
 };
 
 #ifdef __cplusplus

@@ -28,9 +28,24 @@ constexpr unsigned kMemoryMajor = 1, kTtyMajor = 5, kTerminalSlaveMajor = 136,
 constexpr int kAsync = 020000;  // FASYNC
 constexpr int kUnnamed = O_TMPFILE & ~O_DIRECTORY;
 
-bool same_open_file(pid_t other_pid, int other_number, int ours)
+std::string task_path(const StoppedProcess &process, const StoppedThread &thread,
+                      const std::string &name)
 {
-    return syscall(SYS_kcmp, getpid(), other_pid, KCMP_FILE, ours, other_number) == 0;
+    return process.proc_path("task/" + std::to_string(thread.tracee.tid()) + "/" + name);
+}
+
+// The object that another descriptor led to before.
+uint32_t known_object(const SeenFile &seen, const CaptureState &state)
+{
+    for (uint32_t i = 0; i < state.object_files.size(); i++) {
+        int known = state.object_files[i].get();
+        struct stat status;
+        if (known >= 0 && fstat(known, &status) == 0 && status.st_ino == seen.status.st_ino &&
+            status.st_dev == seen.status.st_dev &&
+            syscall(SYS_kcmp, getpid(), seen.thread.tracee.tid(), KCMP_FILE, known, seen.number) == 0)
+            return i;
+    }
+    return kNoObject;
 }
 
 // Locks are listed in fdinfo: "lock: 1: FLOCK  ADVISORY  WRITE 123 fe:00:456 0 EOF".
@@ -54,7 +69,7 @@ OpenFile capture_named(const SeenFile &seen, CaptureState &state)
 {
     RegularFile file{seen.target, seen.flags, seen.offset, -1, S_ISDIR(seen.status.st_mode)};
     file.flock = flock_of(seen);
-    if (is_reachable(seen.process, seen.target, seen.status))
+    if (is_reachable(state.init, seen.target, seen.status))
         return file;
     std::optional<uint32_t> nameless =
         nameless_file(seen.process, "/proc/self/fd/" + std::to_string(seen.file), seen.target,
@@ -143,6 +158,26 @@ OpenFile capture_open_file(const SeenFile &seen, CaptureState &state)
     }
 }
 
+void add_posix_locks(const SeenFile &seen, uint32_t object, DescriptorTable &table)
+{
+    std::istringstream lines(seen.details);
+    for (std::string line; std::getline(lines, line);) {
+        if (!line.starts_with("lock:"))
+            continue;
+        std::vector<std::string> words = proc::words(line);
+        if (words.at(2) != "POSIX")
+            continue;
+        uint64_t start = std::stoull(words.at(7));
+        uint64_t length = words.at(8) == "EOF" ? 0 : std::stoull(words.at(8)) - start + 1;
+        bool known = std::any_of(table.locks.begin(), table.locks.end(), [&](PosixLock &lock) {
+            return lock.object == object && lock.start == start && lock.length == length;
+        });
+        if (!known)
+            table.locks.push_back(
+                {object, seen.number, words.at(4) == "WRITE" ? F_WRLCK : F_RDLCK, start, length});
+    }
+}
+
 }  // namespace
 
 std::string SeenFile::describe() const
@@ -155,60 +190,41 @@ void SeenFile::refuse(const std::string &reason) const
     throw Refused(process.label, describe(), reason);
 }
 
-void capture_descriptors(StoppedProcess &process, CaptureState &state, ProcessImage &image)
+std::string SeenFile::read_details() const
 {
-    for (int number : proc::list_numbers(process.proc_path("fd"))) {
-        os::UniqueFd file(static_cast<int>(syscall(SYS_pidfd_getfd, process.pidfd.get(), number, 0)));
-        checked(file.get(), "duplicate a descriptor of",
-                process.label);
-        struct stat status;
-        checked(fstat(file.get(), &status), "stat a descriptor of", process.label);
-        std::string details = proc::read_text(process.proc_path("fdinfo/" + std::to_string(number)));
-        std::map<std::string, std::string> fields = proc::fields(details);
+    return proc::read_text(task_path(process, thread, "fdinfo/" + std::to_string(number)));
+}
+
+DescriptorTable capture_descriptors(StoppedProcess &process, const StoppedThread &thread,
+                                    CaptureState &state)
+{
+    DescriptorTable table;
+    os::UniqueFd own_pidfd;
+    if (&thread != &process.threads.front())
+        own_pidfd = open_pidfd(thread.tracee.tid());
+    int pidfd = own_pidfd ? own_pidfd.get() : process.pidfd.get();
+    for (int number : proc::list_numbers(task_path(process, thread, "fd"))) {
+        os::UniqueFd file(static_cast<int>(syscall(SYS_pidfd_getfd, pidfd, number, 0)));
+        checked(file.get(), "duplicate a descriptor of", process.label);
+        SeenFile seen{process, thread, number, file.get(), {}, {}, {}, 0, 0};
+        checked(fstat(file.get(), &seen.status), "stat a descriptor of", process.label);
+        seen.target = proc::read_link(task_path(process, thread, "fd/" + std::to_string(number)));
+        seen.details = seen.read_details();
+        std::map<std::string, std::string> fields = proc::fields(seen.details);
         int flags = static_cast<int>(std::stol(fields["flags"], nullptr, 8));
-        SeenFile seen{process,
-                      number,
-                      file.get(),
-                      status,
-                      proc::read_link(process.proc_path("fd/" + std::to_string(number))),
-                      details,
-                      flags & ~O_CLOEXEC,
-                      std::stoull(fields["pos"])};
-        bool close_on_exec = (flags & O_CLOEXEC) != 0;
-        uint32_t object = UINT32_MAX;
-        for (uint32_t i = 0; i < state.object_files.size(); i++) {
-            if (!state.object_files[i])
-                continue;
-            struct stat known;
-            fstat(state.object_files[i].get(), &known);
-            if (known.st_ino == status.st_ino && known.st_dev == status.st_dev &&
-                same_open_file(process.host_pid, number, state.object_files[i].get()))
-                object = i;
-        }
-        if (object == UINT32_MAX) {
+        seen.flags = flags & ~O_CLOEXEC;
+        seen.offset = std::stoull(fields["pos"]);
+        uint32_t object = known_object(seen, state);
+        if (object == kNoObject) {
             OpenFile captured = capture_open_file(seen, state);
             object = state.add_object(std::move(captured), std::move(file));
-            if (S_ISSOCK(status.st_mode))
-                state.socket_inodes[object] = status.st_ino;
+            if (S_ISSOCK(seen.status.st_mode))
+                state.socket_inodes[object] = seen.status.st_ino;
         }
-        image.descriptors.push_back({number, object, close_on_exec});
-        std::istringstream lines(details);
-        for (std::string line; std::getline(lines, line);) {
-            if (!line.starts_with("lock:"))
-                continue;
-            std::vector<std::string> words = proc::words(line);
-            if (words.at(2) != "POSIX")
-                continue;
-            uint64_t start = std::stoull(words.at(7));
-            uint64_t length = words.at(8) == "EOF" ? 0 : std::stoull(words.at(8)) - start + 1;
-            bool known = std::any_of(image.locks.begin(), image.locks.end(), [&](PosixLock &lock) {
-                return lock.object == object && lock.start == start && lock.length == length;
-            });
-            if (!known)
-                image.locks.push_back(
-                    {object, number, words.at(4) == "WRITE" ? F_WRLCK : F_RDLCK, start, length});
-        }
+        table.descriptors.push_back({number, object, (flags & O_CLOEXEC) != 0});
+        add_posix_locks(seen, object, table);
     }
+    return table;
 }
 
 }  // namespace venus

@@ -11,6 +11,7 @@ namespace venus {
 // One descriptor as the capture of its open file sees it.
 struct SeenFile {
     StoppedProcess &process;
+    const StoppedThread &thread;  // whose descriptor it is
     int number;
     int file;  // our duplicate
     struct stat status;
@@ -20,10 +21,12 @@ struct SeenFile {
     uint64_t offset;
 
     std::string describe() const;
+    std::string read_details() const;
     [[noreturn]] void refuse(const std::string &reason) const;
 };
 
-void capture_descriptors(StoppedProcess &process, CaptureState &state, ProcessImage &image);
+DescriptorTable capture_descriptors(StoppedProcess &process, const StoppedThread &thread,
+                                    CaptureState &state);
 // What can only be said when all descriptors of the tree are known: peers, queues, epoll targets.
 void finish_descriptors(const StoppedTree &tree, CaptureState &state);
 

@@ -176,7 +176,7 @@ void capture_layout(StoppedProcess &process, CaptureState &state, MemoryLayout &
     if (std::optional<uint32_t> nameless = nameless_file(process, exe, target, false, state))
         layout.exe_nameless = *nameless;
     else
-        layout.exe_path = path_in_sandbox(process, exe, target);
+        layout.exe_path = path_in_sandbox(process, state.init, exe, target);
 }
 
 bool is_vdso(const Area &area)
@@ -186,8 +186,13 @@ bool is_vdso(const Area &area)
 
 }  // namespace
 
-void prepare_injection(StoppedProcess &process)
+void prepare_injection(StoppedProcess &process, const StoppedProcess *sharer)
 {
+    if (sharer) {
+        process.gadget = sharer->gadget;
+        process.scratch = sharer->scratch;
+        return;
+    }
     // Not smaps: the kernel would count the pages of all areas for it.
     for (const Area &area : parse_areas(proc::read_text(process.proc_path("maps")))) {
         if (area.name != "[vdso]")
@@ -206,6 +211,7 @@ void prepare_injection(StoppedProcess &process)
         if (page < 0)
             throw os::Error("map a page in", process.label, static_cast<int>(-page));
         process.scratch = static_cast<uint64_t>(page);
+        process.owns_scratch = true;
         return;
     }
     throw Refused(process.label, "its vDSO", "it has none that system calls can be made from");
@@ -277,7 +283,7 @@ void capture_memory(StoppedProcess &process, CaptureState &state, ProcessImage &
         own.watched = area.flags.contains("uw");
         own.anonymous = own.drop_zeroes = false;
         bool reachable = S_ISREG(status.st_mode) && !memory_file &&
-                         is_reachable(process, target, status);
+                         is_reachable(state.init, target, status);
         if (area.shared && !reachable) {
             std::optional<uint32_t> nameless =
                 nameless_file(process, link, target, area.flags.contains("mw"), state);

@@ -8,7 +8,8 @@
 namespace venus {
 
 // Finds a syscall instruction in the vDSO; needed before anything can be injected.
-void prepare_injection(StoppedProcess &process);
+// `sharer`: a process of the same memory that is prepared already, or null.
+void prepare_injection(StoppedProcess &process, const StoppedProcess *sharer);
 // The parts of the caller's own vDSO, in the order of their addresses.
 std::vector<VdsoPart> own_vdso();
 // `known`: see store_own_pages.

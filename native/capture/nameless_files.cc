@@ -57,17 +57,17 @@ std::optional<uint32_t> nameless_file(const StoppedProcess &process, const std::
     file.modified[1] = static_cast<uint64_t>(status.st_mtim.tv_nsec);
     file.size = static_cast<uint64_t>(status.st_size);
     file.directory = file.path.substr(0, std::max<size_t>(1, file.path.rfind('/')));
-    std::optional<struct stat> directory = look_at(process, file.directory);
+    std::optional<struct stat> directory = look_at(state.init, file.directory);
     if (!directory || !S_ISDIR(directory->st_mode)) {
         // Its own is gone too. (Not assigned: GCC 12 takes that for a copy that overlaps.)
         file.directory = std::string(1, '/');
         file.path = file.path.substr(file.path.rfind('/'));
-        directory = look_at(process, file.directory);
+        directory = look_at(state.init, file.directory);
     }
     file.directory_modified[0] = static_cast<uint64_t>(directory->st_mtim.tv_sec);
     file.directory_modified[1] = static_cast<uint64_t>(directory->st_mtim.tv_nsec);
     file.never_named = has_number_for_name(file.path);
-    file.name_taken = look_at(process, file.path).has_value();
+    file.name_taken = look_at(state.init, file.path).has_value();
     os::UniqueFd readable(checked(open(link.c_str(), O_RDONLY | O_CLOEXEC), "open", target));
     file.content = copy_shared_memory(state, readable.get(), file.size);
     auto index = static_cast<uint32_t>(state.image.nameless.size());

@@ -5,15 +5,15 @@
 #include <sys/syscall.h>
 
 #include "os/checked.h"
+#include "os/proc.h"
 #include "restore/refused.h"
 
 namespace venus {
 namespace {
 
-std::optional<struct stat> look(const StoppedProcess &process, const std::string &path,
-                                uint64_t flags)
+std::optional<struct stat> look(pid_t init, const std::string &path, uint64_t flags)
 {
-    std::string root_path = process.proc_path("root");
+    std::string root_path = proc::path(init, "root");
     os::UniqueFd root(checked(open(root_path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC), "open",
                           root_path));
     open_how how{};
@@ -30,25 +30,25 @@ std::optional<struct stat> look(const StoppedProcess &process, const std::string
 
 }  // namespace
 
-std::optional<struct stat> look_at(const StoppedProcess &process, const std::string &path)
+std::optional<struct stat> look_at(pid_t init, const std::string &path)
 {
-    return look(process, path, O_NOFOLLOW);
+    return look(init, path, O_NOFOLLOW);
 }
 
-bool is_reachable(const StoppedProcess &process, const std::string &path, const struct stat &file)
+bool is_reachable(pid_t init, const std::string &path, const struct stat &file)
 {
     if (path.empty() || path[0] != '/')
         return false;
-    std::optional<struct stat> found = look(process, path, 0);
+    std::optional<struct stat> found = look(init, path, 0);
     return found && found->st_dev == file.st_dev && found->st_ino == file.st_ino;
 }
 
-std::string path_in_sandbox(const StoppedProcess &process, const std::string &link,
+std::string path_in_sandbox(const StoppedProcess &process, pid_t init, const std::string &link,
                             const std::string &target)
 {
     struct stat status;
     checked(stat(link.c_str(), &status), "stat", link);
-    if (!is_reachable(process, target, status))
+    if (!is_reachable(init, target, status))
         throw Refused(process.label, target, "its name no longer leads to it");
     return target;
 }

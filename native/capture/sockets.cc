@@ -62,14 +62,14 @@ std::vector<QueuedMessage> peek_queue(const SeenFile &seen, int type)
     return queue;
 }
 
-void capture_bound_file(const SeenFile &seen, UnixSocket &socket)
+void capture_bound_file(const SeenFile &seen, pid_t init, UnixSocket &socket)
 {
     if (socket.bound_address.size() <= kPathPrefix || socket.bound_address[kPathPrefix] == 0)
         return;
     std::string path(reinterpret_cast<const char *>(socket.bound_address.data()) + kPathPrefix);
     if (path[0] != '/')
         seen.refuse("it is bound to a relative name");
-    std::optional<struct stat> status = look_at(seen.process, path);
+    std::optional<struct stat> status = look_at(init, path);
     if (!status || !S_ISSOCK(status->st_mode)) {
         socket.file_gone = true;
         return;
@@ -129,12 +129,12 @@ Bytes socket_name(const SeenFile &seen)
     return {bytes, bytes + size};
 }
 
-OpenFile capture_socket(const SeenFile &seen, CaptureState &)
+OpenFile capture_socket(const SeenFile &seen, CaptureState &state)
 {
     int family = socket_option<int>(seen, SOL_SOCKET, SO_DOMAIN);
     if (family == AF_UNIX) {
         OpenFile file = capture_unix(seen);
-        capture_bound_file(seen, std::get<UnixSocket>(file));
+        capture_bound_file(seen, state.init, std::get<UnixSocket>(file));
         return file;
     }
     if (family == AF_INET || family == AF_INET6)

@@ -11,7 +11,6 @@
 
 #include "capture/socket_options.h"
 #include "capture/tcp_table.h"
-#include "os/proc.h"
 #include "restore/refused.h"
 
 namespace venus {
@@ -103,12 +102,8 @@ uint32_t distance(uint32_t from, uint32_t to)
 
 class Joiner {
 public:
-    explicit Joiner(CaptureState &state) : state_(state)
+    explicit Joiner(CaptureState &state) : state_(state), table_(read_tcp_table(state.init))
     {
-        for (const char *name : {"net/tcp", "net/tcp6"})
-            for (TcpTableEntry &entry :
-                 parse_tcp_table(proc::read_text(proc::path(state.init, name))))
-                table_.push_back(entry);
         for (uint32_t i = 0; i < state.image.objects.size(); i++)
             if (auto *socket = std::get_if<InetSocket>(&state.image.objects[i]);
                 socket && socket->tcp && socket->tcp->fate == TcpFate::kOpen)

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "os/checked.h"
+#include "restore/refused.h"
 #include "restore/runner_image.h"
 #include "restore/transmission.h"
 
@@ -17,6 +18,10 @@ namespace venus {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+// For state that ends by itself (Refused::passes).
+constexpr std::chrono::milliseconds kPatience = 2s, kFirstPause = 5ms, kLongestPause = 80ms;
 
 double milliseconds_since(Clock::time_point start)
 {
@@ -53,6 +58,41 @@ std::vector<pid_t> children_of_init_in(const TreeImage &image)
         if (process.parent == 1)
             pids.push_back(process.pid);
     return pids;
+}
+
+std::vector<ExternalEnd> look_at_externals(const std::vector<int> &externals)
+{
+    std::vector<ExternalEnd> ends;
+    for (int fd : externals) {
+        ends.push_back({fd, identity_of(fd), -1});
+        unsigned index;
+        if (ioctl(fd, TIOCGPTN, &index) == 0)
+            ends.back().terminal = static_cast<int>(index);
+    }
+    return ends;
+}
+
+Template capture_once(pid_t init_host_pid, const std::vector<int> &externals,
+                      const std::function<void()> &while_stopped, const Template *parent,
+                      const std::string &leave_out, bool reset_external, WriteTracking *tracking)
+{
+    auto start = Clock::now();
+    CaptureState state =
+        capture_tree(init_host_pid, look_at_externals(externals),
+                     parent ? parent->lineage() : Lineage{}, while_stopped, reset_external, tracking);
+    std::map<std::string, double> times = {{"capture", milliseconds_since(start)}};
+    start = Clock::now();
+    for (const SealedExtent &extent : state.extents)
+        if (!extent.inherited)
+            extent.seal();
+    times["seal"] = milliseconds_since(start);
+    start = Clock::now();
+    RestorePlan plan = make_restore_plan(state.image, runner_image(), leave_out);
+    times["plan"] = milliseconds_since(start);
+    Template result(std::move(state), std::move(plan), std::move(times));
+    if (tracking)
+        tracking->settle();
+    return result;
 }
 
 }  // namespace
@@ -205,42 +245,29 @@ Template capture_template(pid_t init_host_pid, const std::vector<int> &externals
 {
     if (on_external != "refuse" && on_external != "reset")
         throw os::Error("capture with on_external", on_external, EINVAL);
-    Lineage lineage = parent ? parent->lineage() : Lineage{};
-    std::vector<ExternalEnd> ends;
-    for (int fd : externals) {
-        ends.push_back({fd, identity_of(fd), -1});
-        unsigned index;
-        if (ioctl(fd, TIOCGPTN, &index) == 0)
-            ends.back().terminal = static_cast<int>(index);
-    }
-    std::optional<Template> result;
-    std::exception_ptr failure;
-    // ptrace belongs to a thread; what goes wrong half way is released with it at the latest.
-    std::thread([&] {
+    auto give_up = Clock::now() + kPatience;
+    for (auto pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+        std::optional<Template> result;
+        std::exception_ptr failure;
+        // ptrace belongs to a thread; what goes wrong half way is released with it at the latest.
+        std::thread([&] {
+            try {
+                result = capture_once(init_host_pid, externals, while_stopped, parent, leave_out,
+                                      on_external == "reset", tracking);
+            } catch (...) {
+                failure = std::current_exception();
+            }
+        }).join();
+        if (!failure)
+            return std::move(*result);
         try {
-            auto start = Clock::now();
-            CaptureState state = capture_tree(
-                init_host_pid, std::move(ends), std::move(lineage), while_stopped,
-                on_external == "reset", tracking);
-            std::map<std::string, double> times = {{"capture", milliseconds_since(start)}};
-            start = Clock::now();
-            for (const SealedExtent &extent : state.extents)
-                if (!extent.inherited)
-                    extent.seal();
-            times["seal"] = milliseconds_since(start);
-            start = Clock::now();
-            RestorePlan plan = make_restore_plan(state.image, runner_image(), leave_out);
-            times["plan"] = milliseconds_since(start);
-            result.emplace(std::move(state), std::move(plan), std::move(times));
-            if (tracking)
-                tracking->settle();
-        } catch (...) {
-            failure = std::current_exception();
+            std::rethrow_exception(failure);
+        } catch (const Refused &refused) {
+            if (!refused.passes() || Clock::now() > give_up)
+                throw;
         }
-    }).join();
-    if (failure)
-        std::rethrow_exception(failure);
-    return std::move(*result);
+        std::this_thread::sleep_for(pause);
+    }
 }
 
 }  // namespace venus

@@ -58,6 +58,8 @@ private:
 // `parent`: the template that the sandbox was forked from, or null. `leave_out`: for tests of tests.
 // `tracking`: see capture_tree, or null.
 // `on_external`: "refuse" or "reset", what becomes of connections to outside the sandbox.
+// State that cannot be held and ends by itself is waited for, up to 2 seconds, while the sandbox goes
+// on; `while_stopped` runs once.
 Template capture_template(pid_t init_host_pid, const std::vector<int> &externals,
                           const std::function<void()> &while_stopped, const Template *parent,
                           const std::string &leave_out, const std::string &on_external,

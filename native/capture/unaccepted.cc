@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <set>
 
+#include "capture/held_sockets.h"
 #include "capture/tcp_table.h"
-#include "os/proc.h"
 #include "os/unix_diag.h"
 
 namespace venus {
@@ -48,25 +48,10 @@ void add_unix_listeners(Inodes &listeners)
 // Sockets at which connections wait that cannot be captured.
 Inodes listeners_in_need(pid_t init)
 {
-    std::vector<TcpTableEntry> table;
-    for (const char *name : {"net/tcp", "net/tcp6"})
-        for (TcpTableEntry &entry : parse_tcp_table(proc::read_text(proc::path(init, name))))
-            table.push_back(std::move(entry));
     Inodes listeners;
-    add_tcp_listeners(table, listeners);
+    add_tcp_listeners(read_tcp_table(init), listeners);
     add_unix_listeners(listeners);
     return listeners;
-}
-
-bool has_one_of(const StoppedProcess &process, const Inodes &sockets)
-{
-    for (int number : proc::list_numbers(process.proc_path("fd"))) {
-        std::string target = proc::read_link(process.proc_path("fd/" + std::to_string(number)));
-        unsigned long inode = 0;
-        if (sscanf(target.c_str(), "socket:[%lu]", &inode) == 1 && sockets.contains(inode))
-            return true;
-    }
-    return false;
 }
 
 }  // namespace
@@ -78,7 +63,11 @@ void let_connections_be_accepted(StoppedTree &tree)
         Inodes needed = listeners_in_need(tree.init());
         if (needed.empty())
             return;
-        auto can_accept = [&](const StoppedProcess &process) { return has_one_of(process, needed); };
+        auto can_accept = [&](const StoppedProcess &process) {
+            std::map<uint64_t, int> held = held_sockets(process);
+            return std::any_of(needed.begin(), needed.end(),
+                               [&](uint64_t inode) { return held.contains(inode); });
+        };
         if (!tree.let_go_on(can_accept))
             return;
         while (!listeners_in_need(tree.init()).empty() && looks-- > 0) {

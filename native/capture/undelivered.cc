@@ -3,15 +3,14 @@
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <map>
+#include <memory>
 
+#include "capture/held_sockets.h"
 #include "capture/tcp_table.h"
-#include "os/proc.h"
+#include "os/checked.h"
 
 namespace venus {
 namespace {
@@ -94,7 +93,7 @@ void let_data_arrive(const StoppedTree &tree)
         for (uint64_t inode : sockets) {
             auto [at, is_new] = open.try_emplace(inode);
             if (is_new)
-                if (os::UniqueFd socket = tree.duplicate_socket(inode))
+                if (os::UniqueFd socket = duplicate_socket(tree, inode))
                     at->second = std::make_unique<Roomy>(std::move(socket));
             if (at->second)
                 at->second->tell();

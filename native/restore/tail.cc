@@ -3,6 +3,8 @@
 #include <signal.h>
 #include <string.h>
 
+#include <algorithm>
+
 namespace venus {
 namespace {
 
@@ -122,56 +124,83 @@ SignalContext context_of(const user_regs_struct &registers)
     return context;
 }
 
-}  // namespace
-
-uint64_t tail_bytes(const ProcessImage &process, size_t code_bytes)
+// Appends the frame of a thread, at a multiple of 64 bytes. Returns where it is.
+uint64_t append_frame(const ThreadImage &thread, uint64_t address, Bytes &tail)
 {
-    size_t size = align(code_bytes, kXstateAlignment);
-    for (const ThreadImage &thread : process.threads)
-        size += thread_bytes(thread);
-    return align(size, kPageBytes);
+    uint64_t frame_at = tail.size();
+    uint64_t xstate_at = frame_at + align(sizeof(SignalFrame), kXstateAlignment);
+    uint64_t resume_at = frame_at + thread_bytes(thread) - kResumeBytes;
+    tail.resize(frame_at + thread_bytes(thread));
+
+    user_regs_struct registers = thread.registers;
+    if (thread.resumed_call) {
+        Bytes resumed = resume_code(thread, registers, address + resume_at);
+        memcpy(tail.data() + resume_at, resumed.data(), resumed.size());
+    }
+    SignalFrame frame{};
+    frame.uc_flags = kFrameFlags;
+    memcpy(frame.stack, thread.alternate_stack, sizeof frame.stack);
+    frame.context = context_of(registers);
+    frame.context.xstate = address + xstate_at;
+    frame.mask = thread.signal_mask;
+    memcpy(tail.data() + frame_at, &frame, sizeof frame);
+
+    Bytes xstate = thread.xstate;
+    SoftwareBytes software{};
+    software.magic1 = kXstateMagic1;
+    software.extended_size = static_cast<uint32_t>(xstate.size() + sizeof kXstateMagic2);
+    memcpy(&software.features, xstate.data() + kSoftwareBytesOffset, sizeof software.features);
+    software.xstate_size = static_cast<uint32_t>(xstate.size());
+    memcpy(xstate.data() + kSoftwareBytesOffset, &software, sizeof software);
+    memcpy(tail.data() + xstate_at, xstate.data(), xstate.size());
+    memcpy(tail.data() + xstate_at + xstate.size(), &kXstateMagic2, sizeof kXstateMagic2);
+
+    // rt_sigreturn looks for the return address 8 bytes below the stack pointer, siginfo and
+    // then the context behind it: ret address 8, ucontext, siginfo on x86-64.
+    return address + frame_at;
 }
 
-Tail build_tail(const ProcessImage &process, const Bytes &code, uint64_t address)
+}  // namespace
+
+uint64_t tail_bytes(const TreeImage &tree, size_t code_bytes)
 {
-    Tail tail;
-    tail.bytes = code;
-    tail.bytes.resize(align(code.size(), kXstateAlignment));
-    for (const ThreadImage &thread : process.threads) {
-        uint64_t frame_at = tail.bytes.size();
-        uint64_t xstate_at = frame_at + align(sizeof(SignalFrame), kXstateAlignment);
-        uint64_t resume_at = frame_at + thread_bytes(thread) - kResumeBytes;
-        tail.bytes.resize(frame_at + thread_bytes(thread));
-
-        user_regs_struct registers = thread.registers;
-        if (thread.resumed_call) {
-            Bytes resumed = resume_code(thread, registers, address + resume_at);
-            memcpy(tail.bytes.data() + resume_at, resumed.data(), resumed.size());
-        }
-        SignalFrame frame{};
-        frame.uc_flags = kFrameFlags;
-        memcpy(frame.stack, thread.alternate_stack, sizeof frame.stack);
-        frame.context = context_of(registers);
-        frame.context.xstate = address + xstate_at;
-        frame.mask = thread.signal_mask;
-        memcpy(tail.bytes.data() + frame_at, &frame, sizeof frame);
-
-        Bytes xstate = thread.xstate;
-        SoftwareBytes software{};
-        software.magic1 = kXstateMagic1;
-        software.extended_size = static_cast<uint32_t>(xstate.size() + sizeof kXstateMagic2);
-        memcpy(&software.features, xstate.data() + kSoftwareBytesOffset, sizeof software.features);
-        software.xstate_size = static_cast<uint32_t>(xstate.size());
-        memcpy(xstate.data() + kSoftwareBytesOffset, &software, sizeof software);
-        memcpy(tail.bytes.data() + xstate_at, xstate.data(), xstate.size());
-        memcpy(tail.bytes.data() + xstate_at + xstate.size(), &kXstateMagic2, sizeof kXstateMagic2);
-
-        // rt_sigreturn looks for the return address 8 bytes below the stack pointer, siginfo and
-        // then the context behind it: ret address 8, ucontext, siginfo on x86-64.
-        tail.frames.push_back(address + frame_at);
+    std::vector<uint64_t> sizes(tree.processes.size());
+    for (uint32_t i = 0; i < tree.processes.size(); i++) {
+        uint64_t &size = sizes[holder_of(tree, Table::kMemory, i)];
+        size = std::max<uint64_t>(size, align(code_bytes, kXstateAlignment));
+        for (const ThreadImage &thread : tree.processes[i].threads)
+            if (!thread.ended)
+                size += thread_bytes(thread);
     }
-    tail.bytes.resize(align(tail.bytes.size(), kPageBytes));
-    return tail;
+    uint64_t total = 0;
+    for (uint64_t size : sizes)
+        total += align(size, kPageBytes);
+    return total;
+}
+
+std::vector<Tail> build_tails(const TreeImage &tree, const Bytes &code, uint64_t address)
+{
+    std::vector<Tail> tails(tree.processes.size());
+    for (uint32_t i = 0; i < tree.processes.size(); i++) {
+        if (holder_of(tree, Table::kMemory, i) != i)
+            continue;
+        Bytes bytes = code;
+        bytes.resize(align(code.size(), kXstateAlignment));
+        for (uint32_t j = i; j < tree.processes.size(); j++) {
+            if (holder_of(tree, Table::kMemory, j) != i)
+                continue;
+            tails[j].address = address;
+            for (const ThreadImage &thread : tree.processes[j].threads)
+                tails[j].frames.push_back(thread.ended ? 0 : append_frame(thread, address, bytes));
+        }
+        bytes.resize(align(bytes.size(), kPageBytes));
+        for (Tail &tail : tails)
+            if (tail.address == address)
+                tail.size = bytes.size();
+        address += bytes.size();
+        tails[i].bytes = std::move(bytes);
+    }
+    return tails;
 }
 
 }  // namespace venus

@@ -1,4 +1,4 @@
-// The tail of a process: the code that leaves the runner, and one signal frame per thread.
+// The tail of an address space: the code that leaves the runner, and one signal frame per thread.
 // It is the only part of the plan that stays mapped in a restored process.
 #pragma once
 
@@ -7,12 +7,15 @@
 namespace venus {
 
 struct Tail {
-    Bytes bytes;                  // whole pages, to lie at the address it was made for
-    std::vector<uint64_t> frames;  // stack pointers for rt_sigreturn, absolute
+    uint64_t address = 0;
+    Bytes bytes;  // whole pages; none with a process that shares the memory of another
+    uint64_t size = 0;
+    std::vector<uint64_t> frames;  // of the process's threads: stack pointers for rt_sigreturn
 };
 
-// Size in bytes that build_tail will need.
-uint64_t tail_bytes(const ProcessImage &process, size_t code_bytes);
-Tail build_tail(const ProcessImage &process, const Bytes &code, uint64_t address);
+// Size in bytes of all tails. `code_bytes`: of what leaves the runner.
+uint64_t tail_bytes(const TreeImage &tree, size_t code_bytes);
+// One for each process, from `address` on.
+std::vector<Tail> build_tails(const TreeImage &tree, const Bytes &code, uint64_t address);
 
 }  // namespace venus
