@@ -25,6 +25,17 @@ ThreadImage ended_leader(StoppedProcess &process)
     return image;
 }
 
+void note_ids(const StoppedTree &tree, CaptureState &state)
+{
+    constexpr size_t kGroup = 5;  // field of stat
+    for (const StoppedProcess &process : tree.processes) {
+        state.inner_ids[process.host_pid] = process.pid;
+        for (const StoppedThread &thread : process.threads)
+            state.inner_ids[thread.tracee.tid()] = thread.tid;
+        state.inner_groups[std::stoi(process.stat.at(kGroup))] = process.group;
+    }
+}
+
 void capture_zombie(const StoppedProcess &process, ProcessImage &image)
 {
     image.state = RunState::kZombie;
@@ -81,6 +92,7 @@ CaptureState capture_tree(pid_t init_host_pid, std::vector<ExternalEnd> external
     state.inherited = std::move(lineage.extents);
     state.inherited_plans = std::move(lineage.plans);
     std::vector<std::array<uint32_t, kTables>> shared = find_shared_tables(tree);
+    note_ids(tree, state);
     if (tracking)
         tracking->begin();
     for (uint32_t i = 0; i < tree.processes.size(); i++) {

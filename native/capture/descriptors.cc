@@ -48,27 +48,9 @@ uint32_t known_object(const SeenFile &seen, const CaptureState &state)
     return kNoObject;
 }
 
-// Locks are listed in fdinfo: "lock: 1: FLOCK  ADVISORY  WRITE 123 fe:00:456 0 EOF".
-int flock_of(const SeenFile &seen)
-{
-    int held = -1;
-    std::istringstream lines(seen.details);
-    for (std::string line; std::getline(lines, line);) {
-        if (!line.starts_with("lock:"))
-            continue;
-        std::vector<std::string> words = proc::words(line);
-        if (words.at(2) == "FLOCK")
-            held = words.at(4) == "WRITE" ? LOCK_EX : LOCK_SH;
-        else if (words.at(2) != "POSIX")
-            seen.refuse("its " + words.at(2) + " lock is not supported");
-    }
-    return held;
-}
-
 OpenFile capture_named(const SeenFile &seen, CaptureState &state)
 {
-    RegularFile file{seen.target, seen.flags, seen.offset, -1, S_ISDIR(seen.status.st_mode)};
-    file.flock = flock_of(seen);
+    RegularFile file{seen.target, seen.flags, seen.offset, S_ISDIR(seen.status.st_mode)};
     if (is_reachable(state.init, seen.target, seen.status))
         return file;
     std::optional<uint32_t> nameless =
@@ -79,6 +61,32 @@ OpenFile capture_named(const SeenFile &seen, CaptureState &state)
     file.nameless = *nameless;
     file.flags &= ~(kUnnamed | O_DIRECTORY);
     return file;
+}
+
+bool has_type(const SeenFile &seen, unsigned type)
+{
+    struct statfs kind;
+    return fstatfs(seen.file, &kind) == 0 && static_cast<unsigned>(kind.f_type) == type;
+}
+
+OpenFile capture_proc_file(const SeenFile &seen, CaptureState &state)
+{
+    if (!is_reachable(state.init, seen.target, seen.status))
+        seen.refuse("its process has ended, or its name does not lead to it");
+    RegularFile file{seen.target, seen.flags, seen.offset, S_ISDIR(seen.status.st_mode)};
+    constexpr size_t kFirst = sizeof "/proc/" - 1;
+    file.of_process = seen.target.size() > kFirst && isdigit(seen.target[kFirst]);
+    return file;
+}
+
+// "net:[4026531840]": of the sandbox's own.
+OpenFile capture_namespace(const SeenFile &seen, CaptureState &state)
+{
+    std::string kind = seen.target.substr(0, seen.target.find(':'));
+    if (kind.find('/') != kind.npos ||
+        proc::read_link(proc::path(state.init, "ns/" + kind)) != seen.target)
+        seen.refuse("a namespace that is not the sandbox's");
+    return RegularFile{"/proc/self/ns/" + kind, seen.flags, 0};
 }
 
 OpenFile capture_shared_memory(const SeenFile &seen, CaptureState &state)
@@ -123,6 +131,8 @@ OpenFile capture_character_device(const SeenFile &seen, CaptureState &state)
     bool slave = kind >= kTerminalSlaveMajor && kind < kTerminalSlaveMajorEnd;
     if (master || slave)
         return capture_terminal_file(seen, state);
+    if (kind == kTtyMajor && minor_number == 0)
+        return capture_own_terminal(seen, state);
     seen.refuse("this device is not supported");
 }
 
@@ -135,17 +145,18 @@ OpenFile capture_open_file(const SeenFile &seen, CaptureState &state)
             state.image.external_slots = std::max(state.image.external_slots, slot + 1);
             return ExternalFile{slot, seen.flags};
         }
-    if (seen.flags & kAsync)
-        seen.refuse("signal-driven I/O (O_ASYNC) is not supported");
     if (seen.flags & O_PATH)
-        return capture_named(seen, state);
+        return has_type(seen, PROC_SUPER_MAGIC) ? capture_proc_file(seen, state)
+                                                : capture_named(seen, state);
     if (seen.target.starts_with("/memfd:"))
         return capture_shared_memory(seen, state);
     switch (seen.status.st_mode & S_IFMT) {
     case S_IFREG:
     case S_IFDIR:
-        if (seen.target.starts_with("/proc/"))
-            seen.refuse("an open file of /proc is not supported");
+        if (has_type(seen, PROC_SUPER_MAGIC))
+            return capture_proc_file(seen, state);
+        if (has_type(seen, NSFS_MAGIC))
+            return capture_namespace(seen, state);
         return capture_named(seen, state);
     case S_IFCHR:
         return capture_character_device(seen, state);
@@ -155,26 +166,6 @@ OpenFile capture_open_file(const SeenFile &seen, CaptureState &state)
         return capture_socket(seen, state);
     default:
         return capture_anonymous_inode(seen, state);
-    }
-}
-
-void add_posix_locks(const SeenFile &seen, uint32_t object, DescriptorTable &table)
-{
-    std::istringstream lines(seen.details);
-    for (std::string line; std::getline(lines, line);) {
-        if (!line.starts_with("lock:"))
-            continue;
-        std::vector<std::string> words = proc::words(line);
-        if (words.at(2) != "POSIX")
-            continue;
-        uint64_t start = std::stoull(words.at(7));
-        uint64_t length = words.at(8) == "EOF" ? 0 : std::stoull(words.at(8)) - start + 1;
-        bool known = std::any_of(table.locks.begin(), table.locks.end(), [&](PosixLock &lock) {
-            return lock.object == object && lock.start == start && lock.length == length;
-        });
-        if (!known)
-            table.locks.push_back(
-                {object, seen.number, words.at(4) == "WRITE" ? F_WRLCK : F_RDLCK, start, length});
     }
 }
 
@@ -188,6 +179,11 @@ std::string SeenFile::describe() const
 void SeenFile::refuse(const std::string &reason) const
 {
     throw Refused(process.label, describe(), reason);
+}
+
+void SeenFile::refuse_for_now(const std::string &reason) const
+{
+    throw Refused(process.label, describe(), reason).passing();
 }
 
 std::string SeenFile::read_details() const
@@ -206,23 +202,25 @@ DescriptorTable capture_descriptors(StoppedProcess &process, const StoppedThread
     for (int number : proc::list_numbers(task_path(process, thread, "fd"))) {
         os::UniqueFd file(static_cast<int>(syscall(SYS_pidfd_getfd, pidfd, number, 0)));
         checked(file.get(), "duplicate a descriptor of", process.label);
-        SeenFile seen{process, thread, number, file.get(), {}, {}, {}, 0, 0};
+        SeenFile seen{process, thread, number, file.get(), {}, {}, {}, 0, false, 0};
         checked(fstat(file.get(), &seen.status), "stat a descriptor of", process.label);
         seen.target = proc::read_link(task_path(process, thread, "fd/" + std::to_string(number)));
         seen.details = seen.read_details();
         std::map<std::string, std::string> fields = proc::fields(seen.details);
         int flags = static_cast<int>(std::stol(fields["flags"], nullptr, 8));
-        seen.flags = flags & ~O_CLOEXEC;
+        seen.flags = flags & ~(O_CLOEXEC | kAsync);
+        seen.asynchronous = flags & kAsync;
         seen.offset = std::stoull(fields["pos"]);
         uint32_t object = known_object(seen, state);
         if (object == kNoObject) {
             OpenFile captured = capture_open_file(seen, state);
             object = state.add_object(std::move(captured), std::move(file));
+            capture_file_state(seen, object, state);
             if (S_ISSOCK(seen.status.st_mode))
                 state.socket_inodes[object] = seen.status.st_ino;
         }
         table.descriptors.push_back({number, object, (flags & O_CLOEXEC) != 0});
-        add_posix_locks(seen, object, table);
+        capture_posix_locks(seen, object, table);
     }
     return table;
 }

@@ -39,7 +39,7 @@ bool is_reachable(pid_t init, const std::string &path, const struct stat &file)
 {
     if (path.empty() || path[0] != '/')
         return false;
-    std::optional<struct stat> found = look(init, path, 0);
+    std::optional<struct stat> found = look(init, path, S_ISLNK(file.st_mode) ? O_NOFOLLOW : 0);
     return found && found->st_dev == file.st_dev && found->st_ino == file.st_ino;
 }
 

@@ -12,7 +12,7 @@
 namespace venus {
 namespace {
 
-constexpr int kEstablished = 1, kCloseWait = 8, kListen = 10;  // TCP_*, of Unix sockets too
+constexpr int kEstablished = 1, kSynReceived = 3, kCloseWait = 8, kListen = 10;  // TCP_*, of Unix sockets too
 // One that accepts may be its own client, and connect again before it is stopped.
 constexpr int kMaxRounds = 20;
 constexpr int kMaxLooks = 200;  // at what waits, of all rounds together
@@ -24,8 +24,9 @@ void add_tcp_listeners(const std::vector<TcpTableEntry> &table, Inodes &listener
 {
     for (const TcpTableEntry &entry : table) {
         uint32_t end_of_stream = entry.state == kCloseWait ? 1 : 0;
-        if (entry.inode != 0 || (entry.state != kEstablished && entry.state != kCloseWait) ||
-            entry.read_queue <= end_of_stream)
+        bool waits = entry.state == kEstablished || entry.state == kCloseWait;
+        bool is_whole = waits && entry.read_queue <= end_of_stream;
+        if (entry.inode != 0 || is_whole || !(waits || entry.state == kSynReceived))
             continue;
         for (const TcpTableEntry &listener : table)
             if (listener.state == kListen && listener.local.port == entry.local.port)

@@ -27,6 +27,7 @@ public:
     CreationPlan plan()
     {
         plan_.coordinator = free_pid();
+        plan_.spare = free_pid();
         for (size_t i = 0; i < tree_.processes.size(); i++)
             place(i);
         for (const ProcessImage &process : tree_.processes)

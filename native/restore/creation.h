@@ -33,6 +33,7 @@ struct Birth {
 
 struct CreationPlan {
     pid_t coordinator;
+    pid_t spare;  // of a process that ends before any of the tree is born
     std::vector<std::unique_ptr<Birth>> first;  // by the coordinator
     size_t births = 0;
     bool adoptions = false;  // some birth adopts

@@ -7,7 +7,10 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include <algorithm>
+
 #include "restore/memory_ops.h"
+#include "restore/object_ops.h"
 #include "restore/process_ops.h"
 #include "restore/refused.h"
 #include "restore/system_v_ops.h"
@@ -24,7 +27,8 @@ FamilyWriter::FamilyWriter(const ProcessPlanContext &context, const CreationPlan
       tails_(tails),
       header_(header),
       writer_(writer),
-      early_helpers_(early_helpers(creation.first))
+      early_helpers_(early_helpers(creation.first)),
+      late_files_(has_late_files(context.tree))
 {
     find_groups();
 }
@@ -106,7 +110,17 @@ void FamilyWriter::create_all(OpList &coordinator)
 void FamilyWriter::see_all_through(OpList &coordinator)
 {
     end_helpers(nullptr, creation_.first, coordinator);
+    if (late_files_) {
+        wait_at(kThreaded, living() + 1, coordinator);
+        open_files_of_processes(context_, coordinator);
+        add_file_signal_ops(context_, coordinator);
+        wait_at(kFilesOpened, tables() + 1, coordinator);
+    }
     wait_at(kPrivilegesDropped, threads(true) + 1, coordinator);
+    if (late_files_) {
+        wait_at(kSettled, threads(false) + 1, coordinator);
+        seek_files_of_processes(context_, coordinator);
+    }
     wait_at(kReady, threads(false) + 1, coordinator);
 }
 
@@ -259,28 +273,62 @@ void FamilyWriter::add_tables(const Birth &birth, const ProcessImage &process, u
                               OpList &ops)
 {
     add_bounding_set_ops(process, ops);
-    // Before the runner's descriptors and the way to every path are gone.
-    auto has_own = [](const ThreadImage &thread) {
-        return thread.own_descriptors || thread.own_directories;
-    };
     for (size_t i = 1; i < process.threads.size(); i++) {
-        if (!has_own(process.threads[i]))
-            continue;
-        lock(birth, ops, VR_LOCK);
+        // Of a table that is copied nobody may use the lowest numbers.
+        bool copies = process.threads[i].own_descriptors.has_value();
+        if (copies)
+            lock(birth, ops, VR_LOCK);
         add_thread(process, index, i, ops);
-        lock(birth, ops, VR_UNLOCK);
+        if (copies)
+            lock(birth, ops, VR_UNLOCK);
     }
+    if (late_files_)
+        wait_at(kThreaded, living() + 1, ops);
     wait_for_sharers(Table::kDescriptors, index, ops);
     wait_for_sharers(Table::kDirectories, index, ops);
     if (process.stands_for(Table::kDescriptors, index))
-        add_descriptor_ops(context_, process.files, ops);
+        add_descriptors(process.files, ops);
     if (process.stands_for(Table::kDirectories, index))
         add_directory_ops(process.directories, ops);
     if (process.stands_for(Table::kSemaphoreUndo, index))
         add_semaphore_undo_ops(context_, process.semaphore_undo, ops);
-    for (size_t i = 1; i < process.threads.size(); i++)
-        if (!has_own(process.threads[i]))
-            add_thread(process, index, i, ops);
+}
+
+void FamilyWriter::wait_until_ready(OpList &ops)
+{
+    if (late_files_)
+        wait_at(kSettled, threads(false) + 1, ops);
+    wait_at(kReady, threads(false) + 1, ops);
+}
+
+void FamilyWriter::add_descriptors(const DescriptorTable &table, OpList &ops)
+{
+    if (late_files_) {
+        wait_at(kFilesOpened, tables() + 1, ops);
+        fetch_files_of_processes(context_, table, ops);
+    }
+    add_descriptor_ops(context_, table, ops);
+}
+
+size_t FamilyWriter::living() const
+{
+    const std::vector<ProcessImage> &all = context_.tree.processes;
+    return static_cast<size_t>(std::count_if(all.begin(), all.end(), [](const ProcessImage &process) {
+        return process.state != RunState::kZombie;
+    }));
+}
+
+size_t FamilyWriter::tables() const
+{
+    size_t count = 0;
+    for (uint32_t i = 0; i < context_.tree.processes.size(); i++) {
+        const ProcessImage &process = context_.tree.processes[i];
+        if (process.state != RunState::kZombie && process.stands_for(Table::kDescriptors, i))
+            count++;
+        for (const ThreadImage &thread : process.threads)
+            count += thread.own_descriptors.has_value();
+    }
+    return count;
 }
 
 void FamilyWriter::add_life(const Birth &birth, const ProcessImage &process, uint32_t index,
@@ -309,7 +357,7 @@ void FamilyWriter::add_life(const Birth &birth, const ProcessImage &process, uin
         ops.call("stop", SYS_kill, {word(process.pid), SIGSTOP});
         wait_at(stopped_.at(index), process.threads.size(), ops);
     } else {
-        wait_at(kReady, threads(false) + 1, ops);
+        wait_until_ready(ops);
     }
     add_leave(process, index, 0, ops);
 }
@@ -320,7 +368,7 @@ void FamilyWriter::add_thread(const ProcessImage &process, uint32_t index, size_
     const ThreadImage &thread = process.threads[number];
     OpList ops(writer_, index);
     if (thread.own_descriptors)
-        add_descriptor_ops(context_, *thread.own_descriptors, ops);
+        add_descriptors(*thread.own_descriptors, ops);
     if (thread.own_directories)
         add_directory_ops(*thread.own_directories, ops);
     if (thread.own_semaphore_undo)
@@ -333,7 +381,7 @@ void FamilyWriter::add_thread(const ProcessImage &process, uint32_t index, size_
     if (process.state == RunState::kStopped)
         wait_at(stopped_.at(index), process.threads.size(), ops);
     else
-        wait_at(kReady, threads(false) + 1, ops);
+        wait_until_ready(ops);
     add_leave(process, index, number, ops);
     operations_ += ops.ops().size();
     struct clone_args arguments{};

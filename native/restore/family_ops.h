@@ -25,7 +25,17 @@ public:
 
 private:
     // The tree waits for its last member at each of these.
-    enum Stage : Word { kBorn, kBuilt, kFirstOrphaned, kPrivilegesDropped, kReady, kFirstFree };
+    enum Stage : Word {
+        kBorn,
+        kBuilt,
+        kFirstOrphaned,
+        kThreaded,     // where files are made late
+        kFilesOpened,  // likewise
+        kPrivilegesDropped,
+        kSettled,  // likewise
+        kReady,
+        kFirstFree
+    };
     static constexpr Word kNobody = ~Word{0};
 
     struct Group {  // of processes with a table in common
@@ -36,6 +46,8 @@ private:
     Word new_barrier();
     void find_groups();
     size_t threads(bool with_stopped) const;
+    size_t living() const;
+    size_t tables() const;  // of descriptors
     static void wait_at(Word stage, size_t participants, OpList &ops);
     void wait_for_sharers(Table table, uint32_t index, OpList &ops);
     void lock(const Birth &birth, OpList &ops, vr_kind kind) const;
@@ -48,6 +60,8 @@ private:
     void add_end(const ProcessImage *process, OpList &ops);
     void add_life(const Birth &birth, const ProcessImage &process, uint32_t index, OpList &ops);
     void add_tables(const Birth &birth, const ProcessImage &process, uint32_t index, OpList &ops);
+    void wait_until_ready(OpList &ops);
+    void add_descriptors(const DescriptorTable &table, OpList &ops);
     void await_children(const ProcessImage &process, OpList &ops);
     void add_thread(const ProcessImage &process, uint32_t index, size_t number, OpList &leader);
     void add_leave(const ProcessImage &process, uint32_t index, size_t number, OpList &ops);
@@ -59,6 +73,7 @@ private:
     const vr_header &header_;
     PlanWriter &writer_;
     size_t early_helpers_;
+    bool late_files_;
     std::map<std::pair<Table, uint32_t>, Group> groups_;  // by the process that stands for all
     std::map<uint32_t, Word> locks_;                      // of descriptor tables
     std::map<uint32_t, Word> stopped_;                    // barriers of stopped processes

@@ -217,9 +217,9 @@ struct RegularFile {
     std::string path;
     int flags;
     uint64_t offset;
-    int flock = -1;  // LOCK_SH / LOCK_EX
     bool is_directory = false;
     uint32_t nameless = kNoObject;  // index into TreeImage::nameless: no name leads to it
+    bool of_process = false;        // in /proc: opened when the processes and threads are there
 };
 struct DeviceFile {
     std::string path;
@@ -273,6 +273,7 @@ struct TerminalMaster {
 struct TerminalSlave {
     int index;
     int flags;
+    bool as_own = false;  // opened as the controlling terminal, under the name /dev/tty
 };
 struct QueuedMessage {
     Bytes payload;
@@ -305,6 +306,7 @@ struct Datagram {
     Bytes sender;  // its address
 };
 enum class TcpFate {
+    kConnecting,  // its listener has no room yet
     kOpen,
     kWaiting,  // the other end waits to be accepted: see InetSocket::waiting
     kEnded,    // finished by both ends
@@ -349,6 +351,26 @@ struct ExternalFile {
 using OpenFile = std::variant<RegularFile, DeviceFile, PipeEnd, EventCounter, TimerFile, SignalFile,
                               EpollFile, SharedMemoryFile, TerminalMaster, TerminalSlave,
                               UnixSocket, InetSocket, ExternalFile>;
+
+// Who gets a signal when something can be done with an open file (O_ASYNC), or its lease ends.
+struct FileSignal {
+    uint32_t object;
+    int owner_kind = -1;  // F_OWNER_*; none: nobody
+    pid_t owner = 0;
+    uint32_t uid = 0, effective_uid = 0;  // of who has named the owner
+    int signal = 0;                       // 0: SIGIO
+    int flags = 0;                        // of the file, with O_ASYNC
+    int lease = -1;                       // F_RDLCK, F_WRLCK
+    uint32_t lease_uid = 0;               // owner of the file
+};
+
+// Of an open file, whoever has it: flock() or, with a range, an open file description lock.
+struct FileLock {
+    uint32_t object;
+    bool of_range;
+    bool exclusive;
+    uint64_t start = 0, length = 0;  // 0: to the end
+};
 
 struct PipeImage {
     uint32_t capacity;
@@ -441,6 +463,8 @@ struct ExtentImage {
 struct TreeImage {
     std::vector<ProcessImage> processes;  // parents before children
     std::vector<OpenFile> objects;
+    std::vector<FileSignal> file_signals;
+    std::vector<FileLock> file_locks;
     std::vector<PipeImage> pipes;
     std::vector<TerminalImage> terminals;
     std::vector<ExtentImage> extents;

@@ -36,6 +36,7 @@ struct ProcessPlanContext {
     DescriptorLayout descriptors;
     WindowLayout window;
     std::vector<size_t> first_stacks;  // of each process: that of its first thread
+    pid_t coordinator, spare;
 };
 
 // How a process that rebuilds itself opens a file without a name.

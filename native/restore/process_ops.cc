@@ -60,6 +60,21 @@ void add_epoll_targets(const ProcessPlanContext &context, const DescriptorTable 
     }
 }
 
+// The kernel tells by which number a file was made asynchronous: by the first that leads to it.
+void add_asynchronous_files(const ProcessPlanContext &context, const DescriptorTable &table,
+                            OpList &ops)
+{
+    constexpr int kAsync = 020000;  // O_ASYNC
+    constexpr int kKept = O_APPEND | O_NONBLOCK | O_DIRECT | O_NOATIME | kAsync;
+    for (const FileSignal &signal : context.tree.file_signals) {
+        auto leads_there = [&](const DescriptorImage &each) { return each.object == signal.object; };
+        auto found = std::find_if(table.descriptors.begin(), table.descriptors.end(), leads_there);
+        if ((signal.flags & kAsync) && is_first_owner(context.tree, table, signal.object))
+            ops.call("signal of a file", SYS_fcntl,
+                     {word(found->number), F_SETFL, word(signal.flags & kKept)});
+    }
+}
+
 }  // namespace
 
 void add_oom_ops(const ProcessImage &process, OpList &ops)
@@ -82,6 +97,7 @@ void add_descriptor_ops(const ProcessPlanContext &context, const DescriptorTable
                   descriptor.close_on_exec ? Word{O_CLOEXEC} : 0},
                  descriptor.number);
     add_epoll_targets(context, table, ops);
+    add_asynchronous_files(context, table, ops);
     ops.call("objects", SYS_close_range, {word(context.descriptors.objects), ~uint32_t{0}, 0});
     // After that: closing any descriptor of a file drops the locks of the process on it.
     for (const PosixLock &lock : table.locks) {

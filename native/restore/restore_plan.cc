@@ -28,10 +28,15 @@ uint64_t round_up(uint64_t bytes)
 class PlanBuilder {
 public:
     PlanBuilder(const TreeImage &tree, const Bytes &runner, const std::string &leave_out)
-        : context_{tree, lay_out_descriptors(tree), lay_out_window(tree), lay_out_stacks(tree)},
+        : creation_(plan_creation(tree)),
+          context_{tree,
+                   lay_out_descriptors(tree),
+                   lay_out_window(tree),
+                   lay_out_stacks(tree),
+                   creation_.coordinator,
+                   creation_.spare},
           runner_(runner),
           header_(header_of(runner)),
-          creation_(plan_creation(tree)),
           writer_(context_.window.base, prefix_bytes(tree), leave_out),
           tails_(build_tails(tree, tail_code(), context_.window.base + round_up(runner.size())))
     {
@@ -148,10 +153,10 @@ private:
         return context_.tree.vdso;
     }
 
+    CreationPlan creation_;
     ProcessPlanContext context_;
     const Bytes &runner_;
     vr_header header_;
-    CreationPlan creation_;
     PlanWriter writer_;
     std::vector<Tail> tails_;
     size_t operations_ = 0;
