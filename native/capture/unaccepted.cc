@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <chrono>
 #include <set>
 
 #include "capture/held_sockets.h"
@@ -12,15 +13,24 @@
 namespace venus {
 namespace {
 
-constexpr int kEstablished = 1, kSynReceived = 3, kCloseWait = 8, kListen = 10;  // TCP_*, of Unix sockets too
-// One that accepts may be its own client, and connect again before it is stopped.
+using Clock = std::chrono::steady_clock;
+
+constexpr int kEstablished = 1, kSynReceived = 3, kCloseWait = 8, kListen = 10;  // TCP_*
+// One that accepts may be its own client, and connect again before it is stopped: then luck decides.
 constexpr int kMaxRounds = 20;
-constexpr int kMaxLooks = 200;  // at what waits, of all rounds together
+constexpr std::chrono::seconds kPatience{1};  // of all rounds together
 constexpr long kPauseNs = 1'000'000;
 
 using Inodes = std::set<uint64_t>;
 
-void add_tcp_listeners(const std::vector<TcpTableEntry> &table, Inodes &listeners)
+// Connections that cannot be captured as they wait: inodes.
+struct Unaccepted {
+    Inodes listeners, clients;
+
+    bool empty() const { return listeners.empty(); }
+};
+
+void add_tcp(const std::vector<TcpTableEntry> &table, Unaccepted &found)
 {
     for (const TcpTableEntry &entry : table) {
         uint32_t end_of_stream = entry.state == kCloseWait ? 1 : 0;
@@ -28,50 +38,65 @@ void add_tcp_listeners(const std::vector<TcpTableEntry> &table, Inodes &listener
         bool is_whole = waits && entry.read_queue <= end_of_stream;
         if (entry.inode != 0 || is_whole || !(waits || entry.state == kSynReceived))
             continue;
-        for (const TcpTableEntry &listener : table)
-            if (listener.state == kListen && listener.local.port == entry.local.port)
-                listeners.insert(listener.inode);
+        for (const TcpTableEntry &other : table) {
+            if (other.state == kListen && other.local.port == entry.local.port)
+                found.listeners.insert(other.inode);
+            if (other.local == entry.remote && other.remote == entry.local)
+                found.clients.insert(other.inode);
+        }
     }
 }
 
-void add_unix_listeners(Inodes &listeners)
+void add_unix(Unaccepted &found)
 {
     std::map<uint64_t, UnixSocketState> sockets = list_unix_sockets();
-    auto must_be_accepted = [&](uint64_t client) {
-        auto found = sockets.find(client);
-        return found == sockets.end() || found->second.unread > 0;
-    };
     for (const auto &[inode, socket] : sockets)
-        if (std::any_of(socket.waiting.begin(), socket.waiting.end(), must_be_accepted))
-            listeners.insert(inode);
+        for (uint64_t client : socket.waiting) {
+            auto known = sockets.find(client);
+            if (known != sockets.end() && known->second.unread == 0)
+                continue;
+            found.listeners.insert(inode);
+            found.clients.insert(client);
+        }
 }
 
-// Sockets at which connections wait that cannot be captured.
-Inodes listeners_in_need(pid_t init)
+Unaccepted find_unaccepted(pid_t init)
 {
-    Inodes listeners;
-    add_tcp_listeners(read_tcp_table(init), listeners);
-    add_unix_listeners(listeners);
-    return listeners;
+    Unaccepted found;
+    add_tcp(read_tcp_table(init), found);
+    add_unix(found);
+    return found;
+}
+
+bool has_one_of(const std::map<uint64_t, int> &held, const Inodes &sockets)
+{
+    return std::any_of(sockets.begin(), sockets.end(),
+                       [&](uint64_t inode) { return held.contains(inode); });
+}
+
+// A client may have its listener by inheritance, and would only go on to connect.
+bool let_acceptors_go_on(StoppedTree &tree, const Unaccepted &unaccepted)
+{
+    auto accepts = [&](bool as_client) {
+        return [&unaccepted, as_client](const StoppedProcess &process) {
+            std::map<uint64_t, int> held = held_sockets(process);
+            return has_one_of(held, unaccepted.listeners) &&
+                   (as_client || !has_one_of(held, unaccepted.clients));
+        };
+    };
+    return tree.let_go_on(accepts(false)) || tree.let_go_on(accepts(true));
 }
 
 }  // namespace
 
 void let_connections_be_accepted(StoppedTree &tree)
 {
-    int looks = kMaxLooks;
-    for (int round = 0; round < kMaxRounds && looks > 0; round++) {
-        Inodes needed = listeners_in_need(tree.init());
-        if (needed.empty())
+    auto give_up = Clock::now() + kPatience;
+    for (int round = 0; round < kMaxRounds && Clock::now() < give_up; round++) {
+        Unaccepted unaccepted = find_unaccepted(tree.init());
+        if (unaccepted.empty() || !let_acceptors_go_on(tree, unaccepted))
             return;
-        auto can_accept = [&](const StoppedProcess &process) {
-            std::map<uint64_t, int> held = held_sockets(process);
-            return std::any_of(needed.begin(), needed.end(),
-                               [&](uint64_t inode) { return held.contains(inode); });
-        };
-        if (!tree.let_go_on(can_accept))
-            return;
-        while (!listeners_in_need(tree.init()).empty() && looks-- > 0) {
+        while (!find_unaccepted(tree.init()).empty() && Clock::now() < give_up) {
             timespec pause = {0, kPauseNs};
             nanosleep(&pause, nullptr);
         }

@@ -49,9 +49,10 @@ static void serve(int listener) {
   }
 }
 
-static void call(const struct name *name, int patient) {
+static void call(const struct name *name, int listener, int patient) {
   if (fork() > 0)
     return;
+  close(listener);
   for (long request = 1;; request++) {
     long answer = 0;
     int fd = connect_to(name), asked = write(fd, &request, sizeof request) == sizeof request;
@@ -100,9 +101,11 @@ int main(void) {
       {.address.internet = {AF_INET, 0, {htonl(INADDR_LOOPBACK)}, {0}}, .size = sizeof(struct sockaddr_in)},
       {.address.local = {AF_UNIX, "/var/tmp/service"}, .size = sizeof(struct sockaddr_un)}};
   for (int i = 0; i < 2; i++) {
-    serve(listen_at(&names[i]));
+    int service = listen_at(&names[i]);
+    serve(service);
     for (int client = 0; client < 4; client++)
-      call(&names[i], client != 0);
+      call(&names[i], service, client != 0);
+    close(service);
   }
 
   struct name quiet = {.address.internet = {AF_INET, 0, {htonl(INADDR_LOOPBACK)}, {0}}, .size = sizeof(struct sockaddr_in)};
