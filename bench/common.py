@@ -10,16 +10,20 @@ import json
 import math
 import os
 import platform
+import random
 import shutil
-import subprocess
+import signal
 import sys
 import tarfile
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 BUILD = ROOT / "build" / "bench"
+
+WARM_UP_ROUNDS = 3
 
 # Measures once; returns milliseconds.
 Sample = Callable[[], float]
@@ -33,43 +37,30 @@ class Subject:
     sample: Sample | None
 
 
-def compiled(name: str) -> str:
-    """The static C program bench/NAME.c, built when its source is newer."""
-    source, binary = ROOT / "bench" / f"{name}.c", BUILD / name
-    if not binary.exists() or binary.stat().st_mtime < source.stat().st_mtime:
+def at_once() -> None:
+    """Nothing has to come to rest before a sample."""
+
+
+def unpacked_image(tar_path: Path) -> Path:
+    """An image as a directory, which nobody writes to, so that the rivals start from the same
+    files. It is kept for the next time."""
+    stat = tar_path.stat()
+    rootfs = BUILD / f"{tar_path.stem}-{stat.st_size}-{stat.st_mtime_ns}"
+    if not rootfs.is_dir():
         BUILD.mkdir(parents=True, exist_ok=True)
-        flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-O2", "-static"]
-        subprocess.run(["cc", *flags, "-o", binary, source], check=True)
-    return str(binary)
-
-
-def timed_program(until: str, argv: list[str] | None) -> Sample | None:
-    """Times a program from spawn until `byte` (of output) or `exit`, by bench/driver.c."""
-    if argv is None:
-        return None
-    driver = compiled("driver")
-    return lambda: _one_line_ms([driver, until, "1", *argv])
-
-
-def timed_floor(what: str, *argv: str) -> Sample:
-    floor = compiled("floor")
-    return lambda: _one_line_ms([floor, what, "1", *argv])
-
-
-def _one_line_ms(argv: list[str]) -> float:
-    done = subprocess.run(argv, stdout=subprocess.PIPE, check=True)
-    return int(done.stdout) / 1e6
-
-
-def unpacked_image(place: Path) -> Path:
-    """The base image as a directory, so that the rivals start from the same files."""
-    rootfs = place / "rootfs"
-    rootfs.mkdir()
-    with tarfile.open(os.environ["VENUS_BASE_TAR"]) as tar:
-        # Device nodes are the rivals' own business: each mounts a /dev of its own.
-        members = (member for member in tar if not member.isdev())
-        tar.extractall(rootfs, members=members, filter="fully_trusted")
+        with tempfile.TemporaryDirectory(dir=BUILD) as place, tarfile.open(tar_path) as tar:
+            # Device nodes are the rivals' own business: each mounts a /dev of its own.
+            members = (member for member in tar if not member.isdev())
+            tar.extractall(f"{place}/rootfs", members=members, filter="fully_trusted")
+            # Another benchmark may have been faster.
+            if not rootfs.is_dir():
+                os.rename(f"{place}/rootfs", rootfs)
     return rootfs
+
+
+def base_tar() -> Path:
+    """The tar of the image `base`."""
+    return Path(os.environ["VENUS_BASE_TAR"])
 
 
 def bwrap_command(rootfs: Path, *argv: str) -> list[str] | None:
@@ -80,14 +71,22 @@ def bwrap_command(rootfs: Path, *argv: str) -> list[str] | None:
     return ["bwrap", "--unshare-all", *mounts, "--tmpfs", "/tmp", *argv]
 
 
-def measure(subjects: list[Subject], rounds: int, warm_up: int = 3) -> dict[str, list[float]]:
-    """`rounds` samples of each, one of each in turn; the first of the turn rotates."""
+def measure(
+    subjects: list[Subject],
+    rounds: int,
+    warm_up: int | None = None,
+    settle: Callable[[], None] = at_once,
+) -> dict[str, list[float]]:
+    """`rounds` samples of each, one of each in turn, in an order that is drawn for each round, so
+    that none always comes after the same. `settle` returns when the machine may be measured."""
+    before = min(rounds, WARM_UP_ROUNDS) if warm_up is None else warm_up
     present = [subject for subject in subjects if subject.sample is not None]
     samples: dict[str, list[float]] = {subject.name: [] for subject in present}
-    for number in range(-warm_up, rounds):
-        start = number % len(present)
-        for subject in present[start:] + present[:start]:
+    order = random.Random(0)
+    for number in range(-before, rounds):
+        for subject in order.sample(present, len(present)):
             assert subject.sample is not None
+            settle()
             taken = subject.sample()
             if number >= 0:
                 samples[subject.name].append(taken)
@@ -103,6 +102,15 @@ def _progress(done: int, rounds: int) -> None:
 def quantile(samples: list[float], share: float) -> float:
     ordered = sorted(samples)
     return ordered[min(len(ordered) - 1, math.floor(share * len(ordered)))]
+
+
+def unwind_on_sigterm() -> None:
+    """A benchmark that is stopped puts back what it changed on the machine."""
+
+    def leave(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, leave)
 
 
 def host_facts() -> dict[str, object]:

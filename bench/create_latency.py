@@ -2,13 +2,14 @@
 
 venus:      create, then exec, through the Python client; the create finds a sandbox that was
             launched ahead
-venus_raw:  the same two requests over a bare socket
+venus_raw:  the same two requests, sent by the driver that times the rivals too
 venus_cold: as venus, but the create finds none
+cold_raw:   as venus_raw, but the create finds none
 bwrap:      bwrap --unshare-all, over the same root filesystem
 runc:       runc run, over the same root filesystem
 floor:      clone3 with all namespaces, and exec; nothing else
 
-Ending the sandbox is not timed.
+Ending the sandbox is not timed, and each sample waits until the daemon is at rest.
 """
 
 from __future__ import annotations
@@ -19,17 +20,11 @@ from pathlib import Path
 
 import click
 
-from bench.common import (
-    Subject,
-    bwrap_command,
-    measure,
-    report,
-    timed_floor,
-    timed_program,
-    unpacked_image,
-)
-from bench.first_byte import ECHO, through_client, through_socket
-from bench.raw import RawConnection
+from bench.common import Subject, base_tar, bwrap_command, measure, report, unpacked_image
+from bench.driver import timed_floor, timed_program
+from bench.first_byte import ECHO, through_client
+from bench.node import Node
+from bench.requests import Requests, new
 from bench.runc import Runc
 from sandboxd.client import Sandbox
 
@@ -40,22 +35,26 @@ from sandboxd.client import Sandbox
 def main(socket: str, rounds: int) -> None:
     with contextlib.ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="venus-bench-")))
-        rootfs = unpacked_image(place)
+        rootfs = unpacked_image(base_tar())
         bwrap = bwrap_command(rootfs, *ECHO)
         runc = Runc(place, rootfs).run_command(*ECHO) if Runc.installed() else None
-        connection = stack.enter_context(contextlib.closing(RawConnection(socket)))
+        node = stack.enter_context(contextlib.closing(Node(socket)))
+        raw = Requests(place, socket)
+
+        def create(hostname: str | None = None) -> Sandbox:
+            return Sandbox.create(socket=socket, hostname=hostname)
+
         subjects = [
-            Subject("venus", through_client(lambda: Sandbox.create(socket=socket))),
-            Subject("venus_raw", through_socket(connection, lambda: connection.create("base"))),
+            Subject("venus", node.pool_hit(through_client(create))),
+            Subject("venus_raw", node.pool_hit(raw.sample("byte", create=new(), command=ECHO))),
             # With a name of its own it is never one that was launched ahead.
-            Subject(
-                "venus_cold", through_client(lambda: Sandbox.create(socket=socket, hostname="cold"))
-            ),
+            Subject("venus_cold", through_client(lambda: create("cold"))),
+            Subject("cold_raw", raw.sample("byte", create=new(ahead=False), command=ECHO)),
             Subject("bwrap", timed_program("byte", bwrap)),
             Subject("runc", timed_program("byte", runc)),
-            Subject("floor", timed_floor("create", *ECHO)),
+            Subject("floor", timed_floor("create", ECHO)),
         ]
-        samples = measure(subjects, rounds)
+        samples = measure(subjects, rounds, settle=node.wait_at_rest)
     report("create_latency", subjects, samples)
 
 

@@ -1,7 +1,7 @@
 """`/bin/true` from the request to its reported end, in a sandbox that stands ready.
 
 venus:     commands.run through the Python client, on a kept connection
-venus_raw: the same request over a bare socket
+venus_raw: the same request, sent by the driver that times the rivals too
 bwrap:     bwrap --unshare-all …; it has no exec, so this makes a sandbox each time
 runc:      runc exec
 floor:     fork, setns into existing namespaces, exec
@@ -16,20 +16,11 @@ from pathlib import Path
 
 import click
 
-from bench.common import (
-    Sample,
-    Subject,
-    bwrap_command,
-    measure,
-    report,
-    timed_floor,
-    timed_program,
-    unpacked_image,
-)
-from bench.raw import RawConnection
+from bench.common import Sample, Subject, base_tar, bwrap_command, measure, report, unpacked_image
+from bench.driver import timed_floor, timed_program
+from bench.requests import Requests
 from bench.runc import Runc
 from sandboxd.client import Sandbox
-from sandboxd.protocol import FrameType
 
 TRUE = ("/bin/true",)
 
@@ -43,39 +34,27 @@ def venus(sandbox: Sandbox) -> Sample:
     return sample
 
 
-def venus_raw(connection: RawConnection, sandbox_id: str) -> Sample:
-    def sample() -> float:
-        begin = time.perf_counter()
-        [*_, last] = connection.run(sandbox_id, list(TRUE))
-        taken = time.perf_counter() - begin
-        if last is not FrameType.EXIT:
-            raise RuntimeError(f"the answer ended with {last.name}")
-        return taken * 1000
-
-    return sample
-
-
 @click.command(help=__doc__)
 @click.option("--socket", required=True, help="The daemon's socket.")
 @click.option("--rounds", default=200, show_default=True)
 def main(socket: str, rounds: int) -> None:
     with contextlib.ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="venus-bench-")))
-        rootfs = unpacked_image(place)
+        rootfs = unpacked_image(base_tar())
         bwrap = bwrap_command(rootfs, *TRUE)
         runc_sample = None
         if Runc.installed():
             runc = Runc(place, rootfs)
             name = stack.enter_context(runc.standing())
             runc_sample = timed_program("exit", runc.exec_command(name, *TRUE))
-        connection = stack.enter_context(contextlib.closing(RawConnection(socket)))
         sandbox = stack.enter_context(Sandbox.create(socket=socket))
+        raw = Requests(place, socket).sample("exit", command=TRUE, sandbox_id=sandbox.sandbox_id)
         subjects = [
             Subject("venus", venus(sandbox)),
-            Subject("venus_raw", venus_raw(connection, sandbox.sandbox_id)),
+            Subject("venus_raw", raw),
             Subject("bwrap", timed_program("exit", bwrap)),
             Subject("runc", runc_sample),
-            Subject("floor", timed_floor("exec", *TRUE)),
+            Subject("floor", timed_floor("exec", TRUE)),
         ]
         samples = measure(subjects, rounds)
     report("exec_latency", subjects, samples)

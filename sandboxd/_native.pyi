@@ -71,8 +71,8 @@ class Template:
         """Pid that the stub must have which starts the plan: ``number0`` of the RESTORE exec."""
     @property
     def counts(self) -> dict[str, int]:
-        """processes, threads, mappings, pieces, objects, operations, extent_bytes, plan_bytes,
-        external_slots."""
+        """processes, threads, mappings, pieces, objects, operations, extent_bytes, copied_bytes
+        (which each fork has of its own from the start), plan_bytes, external_slots."""
     @property
     def children_of_init(self) -> list[int]:
         """Pids, inside the sandbox, of the processes whose end init learns of."""
@@ -93,6 +93,10 @@ class Template:
         """A file for one fork, where a failed operation is recorded; the caller closes it."""
     def send(self, socket: int, shared_page: int, externals: Sequence[int] = ()) -> None:
         """Send plan and descriptors over the peer of the socket that is the stdin of the exec."""
+    @staticmethod
+    def release(shared_page: int) -> bool:
+        """Let the tree of one fork run, once it is built: until then its program does not. True if
+        it was built, and nothing that could fail is left."""
     def collapse(self) -> None:
         """Make huge pages of its memory, which takes seconds per GiB; forks may run meanwhile. An
         optimisation: that some stay small is no error."""

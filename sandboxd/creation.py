@@ -6,25 +6,23 @@ Everything here runs on the event loop; the launcher's blocking calls run in the
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from sandboxd.bounds import CreateOptions, checked_limits, checked_ttl
 from sandboxd.errors import ForkFailed, OperationTimeout, VenusError
-from sandboxd.init_link import InitLink
-from sandboxd.launch import Launcher, Limits
+from sandboxd.launch import Launcher
 from sandboxd.lifecycle import EndReason, Event, State
-from sandboxd.recovery import process_start_ticks
+from sandboxd.preparation import Preparation, Prepared, new_id
 from sandboxd.registry import SandboxRecord
 from sandboxd.sandbox import LiveSandbox, boottime_s
 from sandboxd.service import SandboxService
-from sandboxd.standing import Standing, StandingSandboxes, launch_request, new_id
+from sandboxd.standing import StandingSandboxes
 from sandboxd.standing_plan import Shape
 from sandboxd.templates import commands
 from sandboxd.templates.recipe import RecipeCommand
-from sandboxd.templates.restore import restore
 from sandboxd.templates.template import Template
 
 _LOG = logging.getLogger("sandboxd")
@@ -32,6 +30,15 @@ _LOG = logging.getLogger("sandboxd")
 
 class _Abandoned(Exception):
     """Another sandbox of the row failed."""
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """One request, checked."""
+
+    shape: Shape
+    options: CreateOptions
+    ttl_s: float | None
 
 
 class Creation:
@@ -42,7 +49,8 @@ class Creation:
         self._config = service.config
         self._launcher = launcher
         self._slots = asyncio.Semaphore(service.config.max_concurrent_creates)
-        self.standing = StandingSandboxes(service.config, launcher, service.in_thread, self._slots)
+        self._preparation = Preparation(service, launcher)
+        self.standing = StandingSandboxes(service.config, self._preparation, self._slots)
         self._queued = 0
 
     async def create(self, tenant_uid: int, options: CreateOptions) -> LiveSandbox:
@@ -82,20 +90,23 @@ class Creation:
         ttl_s = checked_ttl(self._config, options.ttl_s, "create sandbox")
         self.admit(tenant_uid, count)
         population = self._service.population
-        shape = _shape(tenant_uid, options, limits, template)
+        shape = Shape(tenant_uid, options.image, template, limits)
         # The host name of one that stands is its id, as that of any that nobody named.
         may_stand = options.hostname is None and ahead
         taken = self.standing.take(shape, count) if may_stand else []
         self._service.counters.standing_taken += len(taken)
-        standing = {each.request.sandbox_id: each for each in taken}
-        ids = [*standing, *(new_id() for _ in range(count - len(taken)))]
-        sandboxes = [population.new(each, tenant_uid, options.image) for each in ids]
+        standing = {each.sandbox.sandbox_id: each for each in taken}
+        missing = range(count - len(taken))
+        sandboxes = [
+            *(each.sandbox for each in taken),
+            *(population.new(new_id(), tenant_uid, options.image) for _ in missing),
+        ]
         for sandbox in sandboxes:
-            sandbox.template = template
             population.add(sandbox)
         # Shielded: launches run in threads, which nothing interrupts. Whoever asked may go away;
         # then what was made is removed.
-        row = asyncio.ensure_future(self._make_row(sandboxes, options, limits, ttl_s, standing))
+        wanted = _Wanted(shape, options, ttl_s)
+        row = asyncio.ensure_future(self._make_row(sandboxes, wanted, standing))
         try:
             await asyncio.shield(row)
         except asyncio.CancelledError:
@@ -107,17 +118,13 @@ class Creation:
     async def _make_row(
         self,
         sandboxes: Sequence[LiveSandbox],
-        options: CreateOptions,
-        limits: Limits,
-        ttl_s: float | None,
-        standing: Mapping[str, Standing],
+        wanted: _Wanted,
+        standing: Mapping[str, Prepared],
     ) -> None:
         failed = asyncio.Event()
         ends = await asyncio.gather(
             *(
-                self._create_one(
-                    each, options, limits, ttl_s, failed, standing.get(each.sandbox_id)
-                )
+                self._create_one(each, wanted, failed, standing.get(each.sandbox_id))
                 for each in sandboxes
             ),
             return_exceptions=True,
@@ -138,21 +145,17 @@ class Creation:
     async def _create_one(
         self,
         sandbox: LiveSandbox,
-        options: CreateOptions,
-        limits: Limits,
-        ttl_s: float | None,
+        wanted: _Wanted,
         failed: asyncio.Event,
-        standing: Standing | None,
+        standing: Prepared | None,
     ) -> None:
-        """`failed`: set when one of the row fails, which makes those that still wait give up.
-        `standing`: this sandbox, where it was launched already."""
         try:
             await self._wait_for_slot(sandbox)
             try:
                 self._service.refuse_when_closing()
                 if failed.is_set():
                     raise _Abandoned
-                await self._bring_up(sandbox, options, limits, ttl_s, standing)
+                await self._bring_up(sandbox, wanted, standing)
             finally:
                 self._slots.release()
             # A command may take long, and others wait for the slot.
@@ -161,6 +164,8 @@ class Creation:
         except BaseException as error:
             failed.set()
             self._service.counters.creates_failed += 1
+            if standing is not None:
+                standing.abandon()
             await self._failed(sandbox, error)
             raise
 
@@ -179,46 +184,26 @@ class Creation:
         finally:
             self._queued -= 1
 
-    async def _launch(
-        self, sandbox: LiveSandbox, options: CreateOptions, limits: Limits
-    ) -> Standing:
-        shape = _shape(sandbox.tenant_uid, options, limits, sandbox.template)
-        request = launch_request(shape, sandbox.sandbox_id, options.hostname)
-        return Standing(
-            request, await self._service.in_thread(lambda: self._launcher.launch(request))
-        )
-
-    async def _start(
-        self,
-        sandbox: LiveSandbox,
-        options: CreateOptions,
-        limits: Limits,
-        standing: Standing | None,
-    ) -> tuple[Standing, InitLink]:
+    async def _bring_up(
+        self, sandbox: LiveSandbox, wanted: _Wanted, standing: Prepared | None
+    ) -> None:
         if standing is not None:
-            sandbox.launched = standing.launched
             try:
-                return standing, await self._service.connect(sandbox, standing.launched)
+                await self._finish(standing, wanted)
+                return
             except VenusError as error:
                 # As if none had stood there.
-                _LOG.info("%s died before it was asked for: %s", sandbox.sandbox_id, error)
-                sandbox.launched = None
-                await self._service.in_thread(lambda: self._launcher.destroy(sandbox.sandbox_id))
-        made = await self._launch(sandbox, options, limits)
-        sandbox.launched = made.launched
-        return made, await self._service.connect(sandbox, made.launched)
+                _LOG.info("%s failed before it was asked for: %s", sandbox.sandbox_id, error)
+                await self._preparation.discard(standing)
+        made = await self._preparation.begin(sandbox, wanted.shape, wanted.options.hostname)
+        await self._finish(made, wanted)
 
-    async def _bring_up(
-        self,
-        sandbox: LiveSandbox,
-        options: CreateOptions,
-        limits: Limits,
-        ttl_s: float | None,
-        standing: Standing | None,
-    ) -> None:
-        template = sandbox.template
-        made, link = await self._start(sandbox, options, limits, standing)
-        request, launched = made.request, made.launched
+    async def _finish(self, made: Prepared, wanted: _Wanted) -> None:
+        """It runs, is on record, and its time begins to count."""
+        await self._preparation.complete(made)
+        sandbox, launched, template = made.sandbox, made.sandbox.launched, wanted.shape.template
+        assert launched is not None
+        limits, options, ttl_s = wanted.shape.limits, wanted.options, wanted.ttl_s
         record = SandboxRecord(
             sandbox_id=sandbox.sandbox_id,
             image=options.image,
@@ -227,26 +212,20 @@ class Creation:
             pids=limits.pids,
             cpu_cores=limits.cpu_cores,
             disk_bytes=limits.disk_bytes,
-            hostname=request.hostname,
+            hostname=made.request.hostname,
             init_pid=launched.init_pid,
-            init_start_ticks=process_start_ticks(launched.init_pid) or 0,
+            init_start_ticks=made.init_start_ticks,
             boot_id=self._service.boot_id,
             created_at=time.time(),
             expires_boottime_s=None if ttl_s is None else boottime_s() + ttl_s,
+            generation=0 if template is None else template.record.exec_generation,
             env=options.env,
             cwd=options.cwd,
             user=options.user,
             labels=options.labels,
-            generation_id=request.generation,
+            generation_id=made.request.generation,
+            template="" if template is None else template.template_id,
         )
-        if template is not None:
-            record = dataclasses.replace(
-                record,
-                template=template.template_id,
-                generation=template.record.exec_generation,
-            )
-            sandbox.continue_exec_ids(record.generation, template.record.last_exec)
-            await restore(sandbox, link, template)
         self._service.registry.write(record)
         sandbox.record = record
         self._service.ready(sandbox)
@@ -271,10 +250,3 @@ class Creation:
             await self._service.finish(sandbox)
         elif sandbox.state is State.RUNNING:  # what it had to do first failed
             await self._service.destroy(sandbox, EndReason.CREATE_FAILED)
-
-
-def _shape(
-    tenant_uid: int, options: CreateOptions, limits: Limits, template: Template | None
-) -> Shape:
-    layers = () if template is None else template.record.layers
-    return Shape(tenant_uid, options.image, layers, limits)

@@ -11,7 +11,6 @@ create that was cut, and nobody was ever told its id.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from dataclasses import dataclass, field
@@ -58,7 +57,7 @@ class SandboxRecord:
 
 def encode_record(record: SandboxRecord) -> bytes:
     """The content of a state file."""
-    return json.dumps({"version": STATE_VERSION, **dataclasses.asdict(record)}).encode()
+    return json.dumps({"version": STATE_VERSION, **vars(record)}).encode()
 
 
 def decode_record(content: bytes) -> SandboxRecord:

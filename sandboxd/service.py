@@ -173,6 +173,14 @@ class SandboxService:
     async def _take_down(self, sandbox: LiveSandbox) -> None:
         if sandbox.ttl_timer is not None:
             sandbox.ttl_timer.cancel()
+        await self.dismantle(sandbox)
+        sandbox.apply(Event.DESTROYED)
+        self.population.remove(sandbox)
+        if sandbox.record is not None:
+            self.counters.sandboxes_destroyed += 1
+
+    async def dismantle(self, sandbox: LiveSandbox) -> None:
+        """Remove all that it consists of, on record and on this node. Idempotent."""
         # First forgotten: if the daemon dies in the middle, the next one removes the rest.
         self.registry.forget(sandbox.sandbox_id)
         if sandbox.link is not None:
@@ -184,11 +192,7 @@ class SandboxService:
             await self.in_thread(sandbox.launched.begin_kill)
             await sandbox.gate.wait_open()
         await self.in_thread(lambda: self._launcher.destroy(sandbox.sandbox_id))
-        sandbox.template = None
-        sandbox.apply(Event.DESTROYED)
-        self.population.remove(sandbox)
-        if sandbox.record is not None:
-            self.counters.sandboxes_destroyed += 1
+        sandbox.link = sandbox.launched = sandbox.template = None
 
     async def close(self, *then: Callable[[], Awaitable[None]]) -> None:
         """Destroy everything. Creates that are under way finish first, and are then destroyed.

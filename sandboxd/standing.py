@@ -1,89 +1,50 @@
-"""Standing sandboxes: launched before anybody asks for them.
+"""Standing sandboxes: prepared before anybody asks for them.
 
-Namespaces, mounts, groups and init take most of a create's time, and depend on nothing that only
-the request tells, but for the host name. So sandboxes of the shapes that were asked for lately are
-launched ahead, one after the other and when creates leave room; a create that finds one connects
-to it and is done. What nobody asked for any more is removed after `standing_window_s`.
+Namespaces, mounts, groups, init and the processes of a template take most of a create's time, and
+depend on nothing that only the request tells, but for the host name. So sandboxes of the shapes
+that were asked for lately are prepared ahead, one after the other and when creates leave room; a
+create that finds one completes it. What nobody asked for any more is removed after
+`standing_window_s`.
 
 They are not in the population and have no state file: after a kill of the daemon they are
 remnants, and are removed.
 
-Everything here runs on the event loop; launches and removals run in the service's threads.
+Everything here runs on the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import time
-import uuid
 from collections import deque
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from collections.abc import Callable
 
 from sandboxd.config import Config
 from sandboxd.errors import VenusError
-from sandboxd.launch import LaunchedSandbox, Launcher, LaunchRequest
+from sandboxd.preparation import Preparation, Prepared
 from sandboxd.standing_plan import Demand, Shape, next_adjustment
 
 _LOG = logging.getLogger("sandboxd")
-_T = TypeVar("_T")
 
 # What follows a create, usually a command, comes before the launch of the next standing sandbox.
 REFILL_DELAY_S = 0.02
 TRIM_PAUSE_S = 0.5
 
 
-class InThread(Protocol):
-    """Runs something that blocks."""
-
-    def __call__(self, call: Callable[[], _T], /) -> Awaitable[_T]: ...
-
-
-@dataclass(frozen=True)
-class Standing:
-    """One that nobody has yet; whoever takes it owns it."""
-
-    request: LaunchRequest
-    launched: LaunchedSandbox
-
-
-def new_id() -> str:
-    """An id that no sandbox had before."""
-    return f"sb-{secrets.token_hex(8)}"
-
-
-def launch_request(shape: Shape, sandbox_id: str, hostname: str | None = None) -> LaunchRequest:
-    """One sandbox of the shape; its host name is its id unless it is named."""
-    return LaunchRequest(
-        sandbox_id=sandbox_id,
-        image=shape.image,
-        tenant_uid=shape.tenant_uid,
-        limits=shape.limits,
-        hostname=hostname or sandbox_id,
-        generation=str(uuid.uuid4()),
-        layers=shape.layers,
-    )
-
-
 class StandingSandboxes:
-    """Those of this daemon. `slots` are those of the creates: a launch ahead takes one too."""
+    """Those of this daemon. `slots` are those of the creates: preparing ahead takes one too."""
 
-    def __init__(
-        self, config: Config, launcher: Launcher, in_thread: InThread, slots: asyncio.Semaphore
-    ) -> None:
-        self._launcher = launcher
-        self._in_thread = in_thread
+    def __init__(self, config: Config, preparation: Preparation, slots: asyncio.Semaphore) -> None:
+        self._preparation = preparation
         self._slots = slots
         self._demand = Demand(config.standing_sandboxes, config.standing_window_s)
-        self._standing: dict[Shape, deque[Standing]] = {}
+        self._standing: dict[Shape, deque[Prepared]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._work: asyncio.Task[None] | None = None
         self._closed = config.standing_sandboxes == 0
 
-    def take(self, shape: Shape, count: int) -> list[Standing]:
+    def take(self, shape: Shape, count: int) -> list[Prepared]:
         """Up to `count` of the shape, which are the caller's from here on. Any may have died."""
         if self._closed:
             return []
@@ -92,11 +53,16 @@ class StandingSandboxes:
         ready = self._standing.get(shape, deque())
         return [ready.popleft() for _ in range(min(count, len(ready)))]
 
+    @property
+    def count(self) -> int:
+        """How many stand there now."""
+        return sum(len(ready) for ready in self._standing.values())
+
     async def drop(self, matches: Callable[[Shape], bool]) -> None:
         """Remove those whose image or layers are about to go."""
         self._demand.forget(matches)
         if self._work is not None:
-            await asyncio.wait((self._work,))  # it may be launching one
+            await asyncio.wait((self._work,))  # it may be preparing one
         for shape in [each for each in self._standing if matches(each)]:
             for found in self._standing.pop(shape):
                 await self._remove(found)
@@ -126,7 +92,7 @@ class StandingSandboxes:
             if step is None:
                 break
             if step.launch:
-                await self._launch(step.shape)
+                await self._prepare(step.shape)
             else:
                 await self._remove(self._standing[step.shape].popleft())
         self._standing = {shape: ready for shape, ready in self._standing.items() if ready}
@@ -134,26 +100,24 @@ class StandingSandboxes:
             # Called later rather than now: this task is not done yet.
             asyncio.get_running_loop().call_soon(self._wake, TRIM_PAUSE_S)
 
-    async def _launch(self, shape: Shape) -> None:
-        request = launch_request(shape, new_id())
+    async def _prepare(self, shape: Shape) -> None:
         try:
             async with self._slots:
-                launched = await self._in_thread(lambda: self._launcher.launch(request))
+                made = await self._preparation.ahead(shape)
         except VenusError as error:
             # A create would meet the same, and somebody would be told.
-            _LOG.info("no sandbox is launched ahead: %s", error)
+            _LOG.info("no sandbox is prepared ahead: %s", error)
             self._demand.forget(lambda each: each == shape)
             return
-        self._standing.setdefault(shape, deque()).append(Standing(request, launched))
+        self._standing.setdefault(shape, deque()).append(made)
 
-    async def _remove(self, found: Standing) -> None:
-        sandbox_id = found.request.sandbox_id
+    async def _remove(self, found: Prepared) -> None:
         try:
-            await self._in_thread(lambda: self._launcher.destroy(sandbox_id))
+            await self._preparation.discard(found)
         except VenusError as error:
-            _LOG.error("remove %s: %s", sandbox_id, error)
+            _LOG.error("remove %s: %s", found.sandbox.sandbox_id, error)
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        _LOG.error("launch ahead: %s", error, exc_info=error)
+        _LOG.error("prepare ahead: %s", error, exc_info=error)

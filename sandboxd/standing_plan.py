@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sandboxd.launch_request import Limits
+
+if TYPE_CHECKING:
+    from sandboxd.templates.template import Template
 
 
 @dataclass(frozen=True)
 class Shape:
-    """All that a launch depends on, apart from names: sandboxes of one shape are
+    """All that preparing one depends on, apart from names: sandboxes of one shape are
     interchangeable until somebody has one. Never shared by two tenants."""
 
     tenant_uid: int
     image: str
-    layers: tuple[str, ...]
+    template: Template | None
     limits: Limits
 
 
@@ -33,7 +37,7 @@ class Demand:
 
     A shape that one request asked for may never be asked for again. After two it gets as many as
     were asked for in the window, so that the next such burst finds them. `limit` bounds all shapes
-    together; those that were asked for most recently come first.
+    together.
     """
 
     def __init__(self, limit: int, window_s: float) -> None:
@@ -54,18 +58,31 @@ class Demand:
             del self._requests[shape]
 
     def wanted(self, now_s: float) -> dict[Shape, int]:
-        """How many of each shape should stand."""
-        left, found = self._limit, {}
+        """How many of each shape should stand. Where the limit is too low for all, they get equally
+        many, and if it is too low even for that, those that were asked for last."""
+        asked = {}
         for shape in reversed(list(self._requests)):
             requests = self._requests[shape]
             while requests and requests[0][0] <= now_s - self._window_s:
                 requests.popleft()
             if not requests:
                 del self._requests[shape]
-            elif len(requests) > 1 and left > 0:
-                found[shape] = min(sum(count for _, count in requests), left)
-                left -= found[shape]
-        return found
+            elif len(requests) > 1:
+                asked[shape] = sum(count for _, count in requests)
+        return _shared_out(self._limit, asked)
+
+
+def _shared_out(limit: int, asked: Mapping[Shape, int]) -> dict[Shape, int]:
+    found = dict.fromkeys(list(asked)[:limit], 1)
+    turn = 1
+    # What is left over is not given to some: whose it was would change with every request, and each
+    # change costs a launch and a removal.
+    while (wanting := [each for each in found if asked[each] > turn]) and (
+        sum(found.values()) + len(wanting) <= limit
+    ):
+        turn += 1
+        found.update(dict.fromkeys(wanting, turn))
+    return found
 
 
 def next_adjustment(

@@ -26,12 +26,18 @@ extern "C" {
 
 enum {
     VR_MAGIC = 0x52534e56, /* "VNSR" */
-    VR_VERSION = 3,
+    VR_VERSION = 4,
     VR_PAGE = 4096,
     /* Scratch: one page for saved values, then the stack of the leader; one page per thread. */
     VR_LEADER_PAGES = 3,
-    VR_MAX_BARRIERS = 1000,
     VR_MAX_PROCESSES = 1024,
+    /* Where the built tree waits for the daemon; no timer of the program runs yet. */
+    VR_RELEASE_BARRIER = 3,
+    /* Of the whole tree, then two for the threads of each process, then those of processes that
+     * share a table. */
+    VR_TREE_BARRIERS = 16,
+    VR_SHARED_BARRIERS = 480,
+    VR_MAX_BARRIERS = VR_TREE_BARRIERS + 2 * VR_MAX_PROCESSES + VR_SHARED_BARRIERS,
     VR_MAX_VDSO_PARTS = 4,
     VR_MAX_POOL_EXTENTS = 4096,
 };
@@ -48,11 +54,14 @@ enum vr_kind {
     /* clone3(arg0 = struct clone_args, arg1 = size); the child continues at operation arg2.
      * arg3 = top of the child's stack for a thread, 0 for a process. */
     VR_CLONE,
-    /* Wait at barrier arg0 until arg1 threads of the whole tree have come. */
+    /* Wait at barrier arg0 until arg1 threads of the whole tree have come; with arg2 as long as it
+     * takes. Who leaves only one missing joins barrier arg3 as well, unless that is 0. */
     VR_BARRIER,
     /* Only one of those that share a descriptor table at a time, by the word of barrier arg0. */
     VR_LOCK,
     VR_UNLOCK,
+    /* Come to barrier arg0, where arg1 - 1 come in this way and the last one waits. */
+    VR_JOIN,
     /* Move the vDSO group of the stub to `park`. */
     VR_PARK_VDSO,
     /* Open /dev/ptmx until the pty has index arg0; its descriptor becomes arg1. */
@@ -144,8 +153,7 @@ struct vr_shared {
     uint32_t process;
     uint64_t op; /* offset from base */
     int64_t result;
-    uint32_t done; /* the tree was released */
-    uint32_t pad;
+    uint64_t complete; /* nothing is left to do that could fail; never set if something always is */
     uint32_t barrier[VR_MAX_BARRIERS];
     uint32_t leaving[VR_MAX_PROCESSES]; /* per address space: threads that one waits for */
 };

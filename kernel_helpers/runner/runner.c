@@ -91,6 +91,12 @@ static _Noreturn void fail(const struct vr_header *header, const struct vr_op *o
     leave_process(124);
 }
 
+static void join_barrier(struct vr_shared *shared, uint64_t index, uint32_t wanted)
+{
+    if (__atomic_add_fetch(&shared->barrier[index], 1, __ATOMIC_SEQ_CST) >= wanted)
+        call6(SYS_futex, (uint64_t)&shared->barrier[index], FUTEX_WAKE, 1, 0, 0, 0);
+}
+
 static void wait_barrier(const struct vr_header *header, const struct vr_op *op)
 {
     struct vr_shared *shared = shared_of(header);
@@ -99,15 +105,18 @@ static void wait_barrier(const struct vr_header *header, const struct vr_op *op)
     struct {
         int64_t seconds, nanoseconds;
     } timeout = {BARRIER_TIMEOUT_S, 0};
+    uint64_t patience = op->arg[2] ? 0 : (uint64_t)&timeout;
     uint32_t seen = __atomic_add_fetch(count, 1, __ATOMIC_SEQ_CST);
     if (seen >= wanted) {
         call6(SYS_futex, (uint64_t)count, FUTEX_WAKE, 0x7fffffff, 0, 0, 0);
         return;
     }
+    if (op->arg[3] && seen == wanted - 1)
+        join_barrier(shared, op->arg[3], 1);
     while (seen < wanted) {
         if (__atomic_load_n(&shared->failed, __ATOMIC_SEQ_CST))
             leave_process(124);
-        long result = call6(SYS_futex, (uint64_t)count, FUTEX_WAIT, seen, (uint64_t)&timeout, 0, 0);
+        long result = call6(SYS_futex, (uint64_t)count, FUTEX_WAIT, seen, patience, 0, 0);
         if (result == -ETIMEDOUT_)
             fail(header, op, result);
         seen = __atomic_load_n(count, __ATOMIC_SEQ_CST);
@@ -228,6 +237,10 @@ static _Noreturn void run(const struct vr_header *header, const struct vr_op *op
             break;
         case VR_UNLOCK:
             unlock(header, op);
+            break;
+        case VR_JOIN:
+            /* The one that waits may have come already, or not. */
+            join_barrier(shared_of(header), arg[0], (uint32_t)arg[1] - 1);
             break;
         case VR_PARK_VDSO:
             result = park_vdso(header, vdso);

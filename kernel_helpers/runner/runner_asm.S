@@ -4,7 +4,7 @@
     .section .vr_header, "ax"
     .globl vr_image
 vr_image:
-    .long 0x52534e56, 3
+    .long 0x52534e56, 4
     .long vr_entry - vr_image
     .long vr_tail_start - vr_image
     .long vr_tail_end - vr_tail_start

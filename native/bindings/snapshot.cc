@@ -39,6 +39,7 @@ void register_snapshot(py::module_& module) {
       .def("create_shared_page", &Template::create_shared_page)
       .def("send", &Template::send, py::arg("socket"), py::arg("shared_page"),
            py::arg("externals") = py::tuple(), py::call_guard<py::gil_scoped_release>())
+      .def_static("release", &Template::release, py::arg("shared_page"))
       .def("collapse", &Template::collapse, py::call_guard<py::gil_scoped_release>())
       .def("failure", &Template::failure, py::arg("shared_page"));
   module.def("load_template", &load, py::arg("header"), py::arg("descriptors"),

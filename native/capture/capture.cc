@@ -1,5 +1,6 @@
 #include "capture/capture.h"
 
+#include "capture/arrival.h"
 #include "capture/descriptors.h"
 #include "capture/memory.h"
 #include "capture/memory_filesystems.h"
@@ -81,7 +82,8 @@ CaptureState capture_tree(pid_t init_host_pid, std::vector<ExternalEnd> external
                           WriteTracking *tracking)
 {
     PoolGate gate(init_host_pid);
-    StoppedTree tree(init_host_pid);
+    std::unique_ptr<StoppedTree> stopped = stop_arrived(init_host_pid, lineage.plans);
+    StoppedTree &tree = *stopped;
     enter_network_namespace(init_host_pid);
     let_connections_be_accepted(tree);
     let_data_arrive(tree);

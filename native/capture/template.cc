@@ -38,10 +38,39 @@ os::UniqueFd sealed_file(const char *name, const Bytes &bytes)
     return fd;
 }
 
+uint64_t bytes_of(const std::vector<ExtentPiece> &pieces)
+{
+    uint64_t bytes = 0;
+    for (const ExtentPiece &piece : pieces)
+        bytes += piece.run.size();
+    return bytes;
+}
+
+// What each fork has a copy of from the start: shared memory, files in memory, locked areas.
+uint64_t copied_bytes(const TreeImage &image)
+{
+    uint64_t bytes = 0;
+    for (const OpenFile &object : image.objects)
+        if (auto *memory = std::get_if<SharedMemoryFile>(&object))
+            bytes += bytes_of(memory->content);
+    for (const FileEntry &file : image.files)
+        bytes += bytes_of(file.content);
+    for (const NamelessFile &file : image.nameless)
+        bytes += bytes_of(file.content);
+    for (const SystemVMemory &memory : image.system_v.memories)
+        bytes += bytes_of(memory.content);
+    for (const ProcessImage &process : image.processes)
+        for (const Mapping &mapping : process.mappings)
+            if (mapping.locked)
+                bytes += bytes_of(mapping.pieces);
+    return bytes;
+}
+
 std::map<std::string, uint64_t> count(const TreeImage &image)
 {
     std::map<std::string, uint64_t> counts = {{"processes", image.processes.size()},
-                                              {"objects", image.objects.size()}};
+                                              {"objects", image.objects.size()},
+                                              {"copied_bytes", copied_bytes(image)}};
     for (const ProcessImage &process : image.processes) {
         counts["threads"] += process.threads.size();
         counts["mappings"] += process.mappings.size();

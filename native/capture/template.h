@@ -10,6 +10,7 @@
 #include "capture/capture.h"
 #include "capture/template_header.h"
 #include "restore/restore_plan.h"
+#include "restore/transmission.h"
 
 namespace venus {
 
@@ -35,6 +36,8 @@ public:
     // One for each fork; the caller's to close.
     int create_shared_page() const;
     void send(int socket, int shared_page, const std::vector<int> &externals) const;
+    // The tree waits for this before the program runs; see release_tree.
+    static bool release(int shared_page) { return release_tree(shared_page); }
     // Makes huge pages of it; see SealedExtent::collapse.
     void collapse() const;
     // For the capture of a sandbox that was forked from this.

@@ -2,6 +2,7 @@
 
 #include <linux/sched.h>
 #include <signal.h>
+#include <stddef.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -18,6 +19,27 @@
 #include "restore/thread_ops.h"
 
 namespace venus {
+namespace {
+
+// Barriers of one process.
+Word threads_built(uint32_t process)
+{
+    return VR_TREE_BARRIERS + 2 * process;
+}
+
+Word threads_stopped(uint32_t process)
+{
+    return threads_built(process) + 1;
+}
+
+bool has_child(const TreeImage &tree, const ProcessImage &process, RunState state)
+{
+    return std::any_of(tree.processes.begin(), tree.processes.end(), [&](const ProcessImage &child) {
+        return child.parent == process.pid && child.state == state;
+    });
+}
+
+}  // namespace
 
 FamilyWriter::FamilyWriter(const ProcessPlanContext &context, const CreationPlan &creation,
                            const std::vector<Tail> &tails, const vr_header &header,
@@ -30,14 +52,18 @@ FamilyWriter::FamilyWriter(const ProcessPlanContext &context, const CreationPlan
       early_helpers_(early_helpers(creation.first)),
       late_files_(has_late_files(context.tree))
 {
+    if (context.tree.processes.size() > VR_MAX_PROCESSES)
+        throw Refused("the sandbox", "its processes",
+                      "there are more than " + std::to_string(VR_MAX_PROCESSES));
     find_groups();
+    find_late();
 }
 
 Word FamilyWriter::new_barrier()
 {
     if (next_barrier_ == VR_MAX_BARRIERS)
         throw Refused("the sandbox", "its processes",
-                      "more of them are stopped or share tables than a plan can keep in step");
+                      "more of them share tables than a plan can keep in step");
     return next_barrier_++;
 }
 
@@ -45,12 +71,9 @@ void FamilyWriter::find_groups()
 {
     for (uint32_t i = 0; i < context_.tree.processes.size(); i++) {
         const ProcessImage &process = context_.tree.processes[i];
-        if (process.state == RunState::kStopped) {
-            if (process.shares(Table::kMemory))
-                throw Refused("process " + std::to_string(process.pid), "its memory",
-                              "it is shared with others, and the process is stopped");
-            stopped_[i] = new_barrier();
-        }
+        if (process.state == RunState::kStopped && process.shares(Table::kMemory))
+            throw Refused("process " + std::to_string(process.pid), "its memory",
+                          "it is shared with others, and the process is stopped");
         for (Table table : kAllTables) {
             if (!process.shares(table))
                 continue;
@@ -87,6 +110,49 @@ void FamilyWriter::wait_for_sharers(Table table, uint32_t index, OpList &ops)
         wait_at(group->second.barrier, group->second.members, ops);
 }
 
+// Timers are armed after the release, and before the process's filters may forbid that; a child stops
+// then, because it could not wait once it is stopped; and helpers, which may be parents for a while,
+// have ended.
+bool FamilyWriter::is_late_itself(const ProcessImage &process) const
+{
+    if (process.state == RunState::kZombie)
+        return false;
+    bool dies_with_parent = std::any_of(
+        process.threads.begin(), process.threads.end(),
+        [](const ThreadImage &thread) { return thread.parent_death_signal != 0; });
+    bool may_adopt = creation_.adoptions && has_child(context_.tree, process, RunState::kZombie);
+    return dies_with_parent || may_adopt || has_armed_timers(process) ||
+           has_child(context_.tree, process, RunState::kStopped);
+}
+
+// Those that share memory wait for each other on the way.
+void FamilyWriter::find_late()
+{
+    const std::vector<ProcessImage> &all = context_.tree.processes;
+    late_.resize(all.size());
+    for (uint32_t i = 0; i < all.size(); i++)
+        if (is_late_itself(all[i]))
+            late_[holder_of(context_.tree, Table::kMemory, i)] = true;
+    for (uint32_t i = 0; i < all.size(); i++)
+        late_[i] = late_[holder_of(context_.tree, Table::kMemory, i)];
+}
+
+bool FamilyWriter::anything_is_late() const
+{
+    const TreeImage &tree = context_.tree;
+    auto is_timer = [](const OpenFile &object) { return std::holds_alternative<TimerFile>(object); };
+    auto is_stopped = [](const ProcessImage &process) { return process.state == RunState::kStopped; };
+    return late_files_ || std::find(late_.begin(), late_.end(), true) != late_.end() ||
+           std::any_of(tree.objects.begin(), tree.objects.end(), is_timer) ||
+           std::any_of(tree.processes.begin(), tree.processes.end(), is_stopped);
+}
+
+// Nothing before it starts a clock of the program.
+void FamilyWriter::wait_for_release(OpList &ops)
+{
+    ops.add("release", VR_BARRIER, {kRunning, threads(true) + 1, true, kGathered});
+}
+
 // Who shares its descriptor table uses the lowest numbers for a moment, alone, and is not copied
 // meanwhile.
 void FamilyWriter::lock(const Birth &birth, OpList &ops, vr_kind kind) const
@@ -116,12 +182,20 @@ void FamilyWriter::see_all_through(OpList &coordinator)
         add_file_signal_ops(context_, coordinator);
         wait_at(kFilesOpened, tables() + 1, coordinator);
     }
-    wait_at(kPrivilegesDropped, threads(true) + 1, coordinator);
+    if (threads(true) > 0)
+        wait_at(kGathered, 2, coordinator);
+    if (!anything_is_late())
+        coordinator.add("the shared page", VR_STORE,
+                        {context_.window.shared + offsetof(vr_shared, complete), true});
+    coordinator.add("the daemon", VR_BARRIER, {kReleased, 2, true});
+    add_timer_file_ops(context_, coordinator);
+    wait_at(kRunning, threads(true) + 1, coordinator);
     if (late_files_) {
         wait_at(kSettled, threads(false) + 1, coordinator);
         seek_files_of_processes(context_, coordinator);
     }
-    wait_at(kReady, threads(false) + 1, coordinator);
+    if (anything_is_late())
+        wait_at(kReady, threads(false) + 1, coordinator);
 }
 
 // Which of the stacks of its address space a process works on.
@@ -294,11 +368,13 @@ void FamilyWriter::add_tables(const Birth &birth, const ProcessImage &process, u
         add_semaphore_undo_ops(context_, process.semaphore_undo, ops);
 }
 
+// No program runs while a process is without its filters, or one runs that shall be stopped.
 void FamilyWriter::wait_until_ready(OpList &ops)
 {
     if (late_files_)
         wait_at(kSettled, threads(false) + 1, ops);
-    wait_at(kReady, threads(false) + 1, ops);
+    if (anything_is_late())
+        wait_at(kReady, threads(false) + 1, ops);
 }
 
 void FamilyWriter::add_descriptors(const DescriptorTable &table, OpList &ops)
@@ -343,23 +419,39 @@ void FamilyWriter::add_life(const Birth &birth, const ProcessImage &process, uin
     add_timer_ops(process, context_.window.work_area(context_.first_stacks[index]), ops);
     add_limit_ops(process, ops);
     add_credential_ops(first, ops);
-    wait_at(kPrivilegesDropped, threads(true) + 1, ops);
-    add_death_signal_ops(first, ops);
+    if (late_[index]) {
+        wait_for_release(ops);
+        add_timer_start_ops(process, ops);
+        add_signals_and_filters(birth, process, index, ops);
+    } else {
+        add_signals_and_filters(birth, process, index, ops);
+        wait_for_release(ops);
+    }
+    if (process.state == RunState::kStopped) {
+        ops.call("stop", SYS_kill, {word(process.pid), SIGSTOP});
+        wait_at(threads_stopped(index), process.threads.size(), ops);
+    } else {
+        wait_until_ready(ops);
+    }
+    add_leave(process, index, 0, ops);
+}
+
+void FamilyWriter::add_signals_and_filters(const Birth &birth, const ProcessImage &process,
+                                           uint32_t index, OpList &ops)
+{
+    // The filters are put on all threads at once, and could forbid what these have left to do.
+    if (process.threads.size() > 1)
+        wait_at(threads_built(index), process.threads.size(), ops);
+    wait_for_sharers(Table::kMemory, index, ops);
+    add_death_signal_ops(process.threads[0], ops);
     await_children(process, ops);
     add_signal_reset_ops(context_.tree, process, ops);
     wait_for_sharers(Table::kSignalActions, index, ops);
     if (process.stands_for(Table::kSignalActions, index))
         add_signal_action_ops(process, ops);
-    add_pending_signal_ops(process, first, ops);
+    add_pending_signal_ops(process, process.threads[0], ops);
     add_last_ops(process, birth.adopts, ops);
     add_seccomp_ops(process, ops);
-    if (process.state == RunState::kStopped) {
-        ops.call("stop", SYS_kill, {word(process.pid), SIGSTOP});
-        wait_at(stopped_.at(index), process.threads.size(), ops);
-    } else {
-        wait_until_ready(ops);
-    }
-    add_leave(process, index, 0, ops);
 }
 
 void FamilyWriter::add_thread(const ProcessImage &process, uint32_t index, size_t number,
@@ -376,10 +468,14 @@ void FamilyWriter::add_thread(const ProcessImage &process, uint32_t index, size_
     add_thread_ops(thread, ops);
     add_credential_ops(thread, ops);
     add_pending_signal_ops(process, thread, ops);
-    wait_at(kPrivilegesDropped, threads(true) + 1, ops);
+    if (late_[index])
+        wait_for_release(ops);
     add_death_signal_ops(thread, ops);
+    ops.add("its process", VR_JOIN, {threads_built(index), process.threads.size()});
+    if (!late_[index])
+        wait_for_release(ops);
     if (process.state == RunState::kStopped)
-        wait_at(stopped_.at(index), process.threads.size(), ops);
+        wait_at(threads_stopped(index), process.threads.size(), ops);
     else
         wait_until_ready(ops);
     add_leave(process, index, number, ops);

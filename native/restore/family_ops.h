@@ -24,18 +24,22 @@ public:
     size_t operations() const { return operations_; }
 
 private:
-    // The tree waits for its last member at each of these.
+    // The tree waits for its last member at each of these. All of them wait at kRunning for the
+    // coordinator: the last to come tells it (kGathered), and it waits for the daemon (kReleased)
+    // first.
     enum Stage : Word {
         kBorn,
         kBuilt,
+        kGathered,
+        kReleased = VR_RELEASE_BARRIER,
+        kRunning,
+        kReady,
         kFirstOrphaned,
         kThreaded,     // where files are made late
         kFilesOpened,  // likewise
-        kPrivilegesDropped,
-        kSettled,  // likewise
-        kReady,
-        kFirstFree
+        kSettled,      // likewise
     };
+    static_assert(Word{kSettled} < VR_TREE_BARRIERS);
     static constexpr Word kNobody = ~Word{0};
 
     struct Group {  // of processes with a table in common
@@ -47,6 +51,10 @@ private:
     void find_groups();
     size_t threads(bool with_stopped) const;
     size_t living() const;
+    void find_late();
+    bool is_late_itself(const ProcessImage &process) const;
+    bool anything_is_late() const;
+    void wait_for_release(OpList &ops);
     size_t tables() const;  // of descriptors
     static void wait_at(Word stage, size_t participants, OpList &ops);
     void wait_for_sharers(Table table, uint32_t index, OpList &ops);
@@ -59,6 +67,8 @@ private:
     Word write_process(const Birth &birth);
     void add_end(const ProcessImage *process, OpList &ops);
     void add_life(const Birth &birth, const ProcessImage &process, uint32_t index, OpList &ops);
+    void add_signals_and_filters(const Birth &birth, const ProcessImage &process, uint32_t index,
+                                 OpList &ops);
     void add_tables(const Birth &birth, const ProcessImage &process, uint32_t index, OpList &ops);
     void wait_until_ready(OpList &ops);
     void add_descriptors(const DescriptorTable &table, OpList &ops);
@@ -76,8 +86,9 @@ private:
     bool late_files_;
     std::map<std::pair<Table, uint32_t>, Group> groups_;  // by the process that stands for all
     std::map<uint32_t, Word> locks_;                      // of descriptor tables
-    std::map<uint32_t, Word> stopped_;                    // barriers of stopped processes
-    Word next_barrier_ = kFirstFree;
+    // Processes that still have something to do after the release.
+    std::vector<bool> late_;
+    Word next_barrier_ = VR_TREE_BARRIERS + 2 * VR_MAX_PROCESSES;
     size_t operations_ = 0;
 };
 

@@ -82,11 +82,6 @@ struct Maker {
     {
         ops.call("timerfd", SYS_timerfd_create,
                  {word(timer.clock), word((timer.flags & O_NONBLOCK) | TFD_CLOEXEC)}, kTemporary);
-        if (timer.spec[2] != 0 || timer.spec[3] != 0)
-            ops.call("timerfd", SYS_timerfd_settime,
-                     {kTemporary, 0, writer().data(timer.spec, sizeof timer.spec), 0});
-        if (timer.ticks != 0)
-            ops.call("timerfd", SYS_ioctl, {kTemporary, kSetTicks, writer().object(timer.ticks)});
         keep("timerfd");
     }
 
@@ -279,6 +274,21 @@ void add_object_ops(const ProcessPlanContext &context, OpList &ops)
     add_pipe_ops(context, ops);
     add_socket_ops(context, ops);
     add_file_lock_ops(context, ops);
+}
+
+void add_timer_file_ops(const ProcessPlanContext &context, OpList &ops)
+{
+    for (uint32_t i = 0; i < context.tree.objects.size(); i++) {
+        auto *timer = std::get_if<TimerFile>(&context.tree.objects[i]);
+        if (timer == nullptr)
+            continue;
+        Word number = word(context.descriptors.objects) + i;
+        if (timer->spec[2] != 0 || timer->spec[3] != 0)
+            ops.call("timerfd", SYS_timerfd_settime,
+                     {number, 0, ops.writer().data(timer->spec, sizeof timer->spec), 0});
+        if (timer->ticks != 0)
+            ops.call("timerfd", SYS_ioctl, {number, kSetTicks, ops.writer().object(timer->ticks)});
+    }
 }
 
 }  // namespace venus

@@ -25,4 +25,7 @@ void seek_files_of_processes(const ProcessPlanContext &context, OpList &ops);
 // For the coordinator, when the processes and threads are there that get the signals.
 void add_file_signal_ops(const ProcessPlanContext &context, OpList &ops);
 
+// Sets what the timerfds among them had left; their time runs from then on.
+void add_timer_file_ops(const ProcessPlanContext &context, OpList &ops);
+
 }  // namespace venus

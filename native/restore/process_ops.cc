@@ -23,6 +23,11 @@ struct KernelAction {
     uint64_t handler, flags, restorer, mask;
 };
 
+bool is_armed(const PosixTimer &timer)
+{
+    return timer.spec[2] != 0 || timer.spec[3] != 0;
+}
+
 // An epoll file may be open in several tables: its targets are added by the first of them.
 bool is_first_owner(const TreeImage &tree, const DescriptorTable &table, uint32_t object)
 {
@@ -154,9 +159,6 @@ void add_limit_ops(const ProcessImage &process, OpList &ops)
 void add_timer_ops(const ProcessImage &process, Word work_area, OpList &ops)
 {
     PlanWriter &writer = ops.writer();
-    for (const IntervalTimer &timer : process.interval_timers)
-        ops.call("interval timer", SYS_setitimer,
-                 {word(timer.which), writer.data(timer.value, sizeof timer.value), 0});
     if (process.posix_timers.empty())
         return;
     ops.call("timer ids", SYS_prctl, {kCreateTimersWithIds, 1, 0, 0, 0});
@@ -170,11 +172,26 @@ void add_timer_ops(const ProcessImage &process, Word work_area, OpList &ops)
         // The kernel reads the wanted id from where it writes the id.
         ops.add(object, VR_STORE, {work_area, word(timer.id)});
         ops.call(object, SYS_timer_create, {word(timer.clock), writer.object(event), work_area});
-        if (timer.spec[2] != 0 || timer.spec[3] != 0)
-            ops.call(object, SYS_timer_settime,
-                     {word(timer.id), 0, writer.data(timer.spec, sizeof timer.spec), 0});
     }
     ops.call("timer ids", SYS_prctl, {kCreateTimersWithIds, 0, 0, 0, 0});
+}
+
+bool has_armed_timers(const ProcessImage &process)
+{
+    return !process.interval_timers.empty() ||
+           std::any_of(process.posix_timers.begin(), process.posix_timers.end(), is_armed);
+}
+
+void add_timer_start_ops(const ProcessImage &process, OpList &ops)
+{
+    PlanWriter &writer = ops.writer();
+    for (const IntervalTimer &timer : process.interval_timers)
+        ops.call("interval timer", SYS_setitimer,
+                 {word(timer.which), writer.data(timer.value, sizeof timer.value), 0});
+    for (const PosixTimer &timer : process.posix_timers)
+        if (is_armed(timer))
+            ops.call("timer " + std::to_string(timer.id), SYS_timer_settime,
+                     {word(timer.id), 0, writer.data(timer.spec, sizeof timer.spec), 0});
 }
 
 void add_last_ops(const ProcessImage &process, bool adopts, OpList &ops)

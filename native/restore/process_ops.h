@@ -15,8 +15,10 @@ void add_directory_ops(const Directories &directories, OpList &ops);
 void add_signal_reset_ops(const TreeImage &tree, const ProcessImage &process, OpList &ops);
 void add_signal_action_ops(const ProcessImage &process, OpList &ops);
 void add_limit_ops(const ProcessImage &process, OpList &ops);
-// pre: all threads exist.
+// Makes the timers, armed by none. pre: all threads exist.
 void add_timer_ops(const ProcessImage &process, Word work_area, OpList &ops);
+bool has_armed_timers(const ProcessImage &process);
+void add_timer_start_ops(const ProcessImage &process, OpList &ops);
 // pre: every thread has its credentials; a change of them clears what is set here.
 // adopts: it is a subreaper so far.
 void add_last_ops(const ProcessImage &process, bool adopts, OpList &ops);

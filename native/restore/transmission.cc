@@ -1,7 +1,11 @@
 #include "restore/transmission.h"
 
+#include <linux/futex.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -56,6 +60,23 @@ void send_plan(const RestorePlan &plan, int socket, const std::vector<int> &desc
         size_t count = std::min<size_t>(VR_START_BATCH, descriptors.size() - at);
         send_packet(socket, &index, sizeof index, descriptors.data() + at, count);
     }
+}
+
+bool release_tree(int shared_page)
+{
+    void *page = mmap(nullptr, sizeof(vr_shared), PROT_READ | PROT_WRITE, MAP_SHARED, shared_page, 0);
+    if (page == MAP_FAILED)
+        throw os::Error("map", "shared page", errno);
+    auto *shared = static_cast<vr_shared *>(page);
+    bool complete = __atomic_load_n(&shared->complete, __ATOMIC_SEQ_CST) != 0;
+    uint32_t *barrier = &shared->barrier[VR_RELEASE_BARRIER];
+    __atomic_add_fetch(barrier, 1, __ATOMIC_SEQ_CST);
+    long woken = syscall(SYS_futex, barrier, FUTEX_WAKE, 1, nullptr, nullptr, 0);
+    int error = errno;
+    munmap(page, sizeof(vr_shared));
+    if (woken < 0)
+        throw os::Error("release", "restored tree", error);
+    return complete;
 }
 
 }  // namespace venus

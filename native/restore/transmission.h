@@ -1,4 +1,4 @@
-// Hands a plan and its descriptors to the coordinator that init has started.
+// What passes between the daemon and the coordinator that init has started.
 #pragma once
 
 #include <vector>
@@ -9,5 +9,9 @@ namespace venus {
 
 // `descriptors`: extents, externals, shared page, plan.
 void send_plan(const RestorePlan &plan, int socket, const std::vector<int> &descriptors);
+
+// Lets the tree go on once it is built, which may be before or after that. True if it was built and
+// nothing that could fail is left.
+bool release_tree(int shared_page);
 
 }  // namespace venus

@@ -280,6 +280,7 @@ class DaemonInfo(Body):
     kernel: str
     sandboxes: int
     templates: int
+    standing: int = Field(description="sandboxes that were launched ahead and that nobody has yet")
     pool_bytes: int = Field(
         description="memory of all templates, each page once; sandboxes hold none of it"
     )

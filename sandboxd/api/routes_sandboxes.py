@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import platform
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
 
 import sandboxd
 from sandboxd.api import models
 from sandboxd.api.context import Context, CurrentPeer, error_answers
-from sandboxd.api.presentation import create_options, sandbox_info
+from sandboxd.api.presentation import create_options, created, sandbox_info
 
 router = APIRouter(prefix="/v1", tags=["sandboxes"])
 
@@ -31,6 +31,7 @@ async def info(context: Context, peer: CurrentPeer) -> models.DaemonInfo:
         kernel=platform.release(),
         sandboxes=len(service.population.visible(peer.uid)),
         templates=len(context.templates.store.visible(peer.uid, {})),
+        standing=context.creation.standing.count,
         pool_bytes=context.templates.pool_bytes(),
         counters=models.Counters(**vars(service.counters)),
         limits=models.DaemonLimits(
@@ -52,12 +53,13 @@ async def info(context: Context, peer: CurrentPeer) -> models.DaemonInfo:
 @router.post(
     "/sandboxes",
     status_code=201,
+    response_model=models.SandboxInfo,
     operation_id="create_sandbox",
     responses=error_answers(400, 404, 409, 422, 429, 501, 504, 507),
 )
 async def create_sandbox(
     body: models.CreateSandboxRequest, request: Request, context: Context, peer: CurrentPeer
-) -> models.SandboxInfo:
+) -> Response:
     """Create a sandbox of an image or of a template; it runs when this answers."""
     if body.template is None:
         sandbox = await context.creation.create(
@@ -70,7 +72,7 @@ async def create_sandbox(
     if await request.is_disconnected():
         # Nobody will ever learn its id.
         await context.service.destroy(sandbox)
-    return sandbox_info(sandbox)
+    return created(sandbox_info(sandbox))
 
 
 @router.get("/sandboxes", operation_id="list_sandboxes", responses=error_answers())

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query, Request, Response
 
 from sandboxd.api import models, models_templates
 from sandboxd.api.context import ApiContext, Context, CurrentPeer, error_answers
-from sandboxd.api.presentation import create_options, recipe, sandbox_info, template_info
+from sandboxd.api.presentation import (
+    create_options,
+    created,
+    recipe,
+    sandbox_info,
+    template_info,
+)
 from sandboxd.errors import InvalidRequest
 from sandboxd.sandbox import LiveSandbox
 
@@ -35,6 +41,7 @@ async def snapshot_sandbox(
 @router.post(
     "/sandboxes/{sandbox_id}/fork",
     status_code=201,
+    response_model=models.SandboxList,
     operation_id="fork_sandbox",
     responses=_FORK_ERRORS,
 )
@@ -44,7 +51,7 @@ async def fork_sandbox(
     request: Request,
     context: Context,
     peer: CurrentPeer,
-) -> models.SandboxList:
+) -> Response:
     """Sandboxes that go on from where this one is now; all, or none."""
     sandbox = context.service.population.find(peer.uid, sandbox_id, "fork")
     options = create_options(body, sandbox.image)
@@ -55,6 +62,7 @@ async def fork_sandbox(
 @router.post(
     "/templates/{template_id}/fork",
     status_code=201,
+    response_model=models.SandboxList,
     operation_id="fork_template",
     responses=_FORK_ERRORS,
 )
@@ -64,7 +72,7 @@ async def fork_template(
     request: Request,
     context: Context,
     peer: CurrentPeer,
-) -> models.SandboxList:
+) -> Response:
     """Sandboxes of the template; all, or none."""
     template = context.templates.store.find(peer.uid, template_id, "fork")
     options = create_options(body, template.record.image)
@@ -72,14 +80,12 @@ async def fork_template(
     return await _answer(context, request, made)
 
 
-async def _answer(
-    context: ApiContext, request: Request, made: list[LiveSandbox]
-) -> models.SandboxList:
+async def _answer(context: ApiContext, request: Request, made: list[LiveSandbox]) -> Response:
     if await request.is_disconnected():
         # Nobody will ever learn their ids.
         for sandbox in made:
             await context.service.destroy(sandbox)
-    return models.SandboxList(sandboxes=[sandbox_info(each) for each in made])
+    return created(models.SandboxList(sandboxes=[sandbox_info(each) for each in made]))
 
 
 @router.post(

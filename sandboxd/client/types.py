@@ -246,6 +246,7 @@ class DaemonInfo(_FromJson):
     kernel: str
     sandboxes: int
     templates: int = 0
+    standing: int = 0
     pool_bytes: int = 0
     counters: dict[str, int] = field(default_factory=dict)
     limits: dict[str, Any] = field(default_factory=dict)

@@ -63,6 +63,10 @@ class LayerStore:
 
     def release(self, holder: str) -> None:
         """Undo every `hold` and `freeze` of the holder; what nobody holds is removed."""
+        self.remove(self.let_go(holder))
+
+    def let_go(self, holder: str) -> list[str]:
+        """As `release`, without blocking: what nobody holds any more must be given to `remove`."""
         unheld = []
         with self._lock:
             for name, holders in self._holders.items():
@@ -72,7 +76,7 @@ class LayerStore:
                         unheld.append(name)
             for name in unheld:
                 del self._holders[name]
-        self._remove(unheld)
+        return unheld
 
     def remove_unheld(self) -> list[str]:
         """After adoption: remove what belongs to nobody; returns the names."""
@@ -80,10 +84,11 @@ class LayerStore:
             unheld = [name for name, holders in self._holders.items() if not holders]
             for name in unheld:
                 del self._holders[name]
-        self._remove(unheld)
+        self.remove(unheld)
         return unheld
 
-    def _remove(self, names: Sequence[str]) -> None:
+    def remove(self, names: Sequence[str]) -> None:
+        """Layers that `let_go` returned."""
         failures = []
         for name in names:
             try:

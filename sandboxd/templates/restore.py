@@ -1,16 +1,19 @@
 """The processes of a template come to life in a fresh sandbox.
 
 Order: first init learns which of its children to come are commands, so that none can end unseen;
-then the plan and all descriptors are sent, and the restore runs. Until its last step no process of
-the template has run; when it fails none has, and the sandbox is removed by whoever made it.
+then the plan and all descriptors are sent, and the tree is built. It waits, for seconds if need be,
+until it is released. Before that no process of the template runs; when anything fails none has, and
+the sandbox is removed by whoever made it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
+from collections.abc import Iterator
 
 from sandboxd import _native
 from sandboxd.errors import ForkFailed, errno_text
@@ -22,10 +25,11 @@ from sandboxd.pipes import InputPipe, OutputPipe, command_pipe
 from sandboxd.sandbox import LiveSandbox
 from sandboxd.templates.template import CapturedCommand, Template
 
+_LOG = logging.getLogger("sandboxd")
 OPERATION = "fork"
 # For a thousand processes on a busy node; a process that the kernel killed for want of memory
 # would be waited for for ever.
-RESTORE_TIMEOUT_MS = 30_000
+RESTORE_TIMEOUT_S = 30.0
 
 
 class _Ends:
@@ -60,25 +64,105 @@ class _Ends:
         return [descriptor for descriptor in self._inner if descriptor is not None]
 
 
-async def restore(sandbox: LiveSandbox, link: InitLink, template: Template) -> None:
-    """Returns when the tree runs; `ForkFailed` names the step that did not go as planned."""
+class HeldTree:
+    """The processes of a template in a sandbox, built or being built, none of which runs before
+    `release`. No clock of theirs runs meanwhile."""
+
+    def __init__(
+        self, sandbox: LiveSandbox, link: InitLink, template: Template, shared_page: int
+    ) -> None:
+        self._sandbox = sandbox
+        self._link = link
+        self._template = template
+        self.shared_page = shared_page
+        self._ended: asyncio.Future[Exited] = asyncio.get_running_loop().create_future()
+        self._ended.add_done_callback(self._on_ended)
+        self._released = False
+        self._exec_id = sandbox.next_exec_id()
+
+    async def start(self, connection: socket.socket) -> None:
+        """Have init start the coordinator, which reads the plan from the connection."""
+        request = ExecRequest(
+            self._exec_id,
+            ("restore",),
+            kind=ExecKind.RESTORE,
+            number0=self._template.native.coordinator,
+        )
+        answer = await self._link.start(
+            request, ExecFds(stdin=connection.fileno()), self._ended.set_result
+        )
+        if isinstance(answer, Failed):
+            cause = f"step {answer.step.name.lower()}: {errno_text(answer.errno)}"
+            raise _failed(self._sandbox, cause)
+
+    async def release(self) -> None:
+        """Let it run as soon as it is built; returns when it does. `ForkFailed` names the step that
+        did not go as planned."""
+        try:
+            with _explained(self._sandbox):
+                if self._is_broken():
+                    raise _failed(self._sandbox, "a process of it ended while it waited")
+                if not self._template.native.release(self.shared_page):
+                    await self._run()
+                self._released = True
+        except BaseException:
+            _let_go(self._sandbox)
+            raise
+        finally:
+            self.close()
+        for running in list(self._sandbox.execs.values()):
+            running.detach(KEPT_OUTPUT_BYTES)
+
+    def _is_broken(self) -> bool:
+        """Somebody killed what waits, from outside or for want of memory on the node."""
+        ended = (each.exited is not None and each.pid for each in self._sandbox.execs.values())
+        return self._ended.done() or any(ended)
+
+    def _on_ended(self, ended: asyncio.Future[Exited]) -> None:
+        with contextlib.suppress(LinkClosed):
+            self._link.release_soon(self._exec_id)
+        if self._released and ended.result().exit_code != 0:
+            # One was missing after all, and the others have given up.
+            _LOG.error("the fork %s did not come to run: %s", self._sandbox.sandbox_id, ended)
+            if self._sandbox.launched is not None:
+                self._sandbox.launched.begin_kill()
+
+    async def _run(self) -> None:
+        await asyncio.wait(
+            (self._ended, self._link.gone),
+            return_when=asyncio.FIRST_COMPLETED,
+            timeout=RESTORE_TIMEOUT_S,
+        )
+        if self._link.closed:
+            raise LinkClosed
+        if not self._ended.done():
+            raise _failed(self._sandbox, f"it took longer than {RESTORE_TIMEOUT_S:g} s")
+        exited = self._ended.result()
+        failure = self._template.native.failure(self.shared_page)
+        if exited.exit_code != 0 or failure:
+            raise _failed(self._sandbox, failure or f"the coordinator ended with {exited}")
+
+    def abandon(self) -> None:
+        """It will not be released; the sandbox must be removed."""
+        _let_go(self._sandbox)
+        self.close()
+
+    def close(self) -> None:
+        """The record of failures is not needed any more."""
+        os.close(self.shared_page)
+
+
+async def build(sandbox: LiveSandbox, link: InitLink, template: Template) -> HeldTree:
+    """Begin to build the tree, in a fresh sandbox; the caller completes or abandons it."""
     try:
-        await _restore(sandbox, link, template)
-    except BaseException as error:
-        for running in list(sandbox.execs.values()):
-            running.lost = True
-            running.detach()
-        if isinstance(error, LinkClosed):
-            raise _failed(sandbox, "init died; its memory limit may be too small") from None
-        if isinstance(error, _native.NativeError):
-            cause = f"{error.operation} {error.object}: {errno_text(error.errno)}"
-            raise _failed(sandbox, cause) from error
+        with _explained(sandbox):
+            return await _build(sandbox, link, template)
+    except BaseException:
+        _let_go(sandbox)
         raise
-    for running in list(sandbox.execs.values()):
-        running.detach(KEPT_OUTPUT_BYTES)
 
 
-async def _restore(sandbox: LiveSandbox, link: InitLink, template: Template) -> None:
+async def _build(sandbox: LiveSandbox, link: InitLink, template: Template) -> HeldTree:
     native = template.native
     with contextlib.ExitStack() as stack:
         ends = stack.enter_context(_Ends(native.counts["external_slots"]))
@@ -89,10 +173,32 @@ async def _restore(sandbox: LiveSandbox, link: InitLink, template: Template) -> 
         stack.enter_context(theirs)
         # More descriptors than a socket holds are an error here, not a daemon that waits.
         ours.setblocking(False)
-        shared = native.create_shared_page()
-        stack.callback(os.close, shared)
-        native.send(ours.fileno(), shared, ends.all())
-        await _run(sandbox, link, template, theirs, shared)
+        tree = HeldTree(sandbox, link, template, native.create_shared_page())
+        try:
+            native.send(ours.fileno(), tree.shared_page, ends.all())
+            await tree.start(theirs)
+        except BaseException:
+            tree.close()
+            raise
+        return tree
+
+
+def _let_go(sandbox: LiveSandbox) -> None:
+    for running in list(sandbox.execs.values()):
+        running.lost = True
+        running.detach()
+
+
+@contextlib.contextmanager
+def _explained(sandbox: LiveSandbox) -> Iterator[None]:
+    """What can go wrong with init and with the engine, as `ForkFailed`."""
+    try:
+        yield
+    except LinkClosed:
+        raise _failed(sandbox, "init died; its memory limit may be too small") from None
+    except _native.NativeError as error:
+        cause = f"{error.operation} {error.object}: {errno_text(error.errno)}"
+        raise _failed(sandbox, cause) from error
 
 
 async def _enter(
@@ -137,31 +243,6 @@ def _ended_before(exec_id: int) -> Exited:
         max_rss_kib=0,
         duration_us=0,
     )
-
-
-async def _run(
-    sandbox: LiveSandbox, link: InitLink, template: Template, theirs: socket.socket, shared: int
-) -> None:
-    ended: asyncio.Future[Exited] = asyncio.get_running_loop().create_future()
-    request = ExecRequest(
-        sandbox.next_exec_id(),
-        ("restore",),
-        kind=ExecKind.RESTORE,
-        timeout_ms=RESTORE_TIMEOUT_MS,
-        number0=template.native.coordinator,
-    )
-    answer = await link.start(request, ExecFds(stdin=theirs.fileno()), ended.set_result)
-    if isinstance(answer, Failed):
-        cause = f"step {answer.step.name.lower()}: {errno_text(answer.errno)}"
-        raise _failed(sandbox, cause)
-    await asyncio.wait((ended, link.gone), return_when=asyncio.FIRST_COMPLETED)
-    if not ended.done():
-        raise LinkClosed
-    link.release_soon(request.exec_id)
-    exited, failure = ended.result(), template.native.failure(shared)
-    if exited.exit_code != 0 or failure:
-        how = "it took too long" if exited.timed_out else f"the coordinator ended with {exited}"
-        raise _failed(sandbox, failure or how)
 
 
 def _failed(sandbox: LiveSandbox, cause: str) -> ForkFailed:

@@ -132,8 +132,7 @@ class TemplateService:
     async def remove(self, template: Template) -> None:
         """Forks of it live on."""
         self._last_used_s.pop(template.template_id, None)
-        layer = template.record.layers[0]
-        await self._creation.standing.drop(lambda shape: layer in shape.layers)
+        await self._creation.standing.drop(lambda shape: shape.template is template)
         await self.store.remove(template)
 
     @contextlib.asynccontextmanager
@@ -198,7 +197,8 @@ class TemplateService:
         ]
 
     async def _release(self, holder: str) -> None:
-        await asyncio.shield(self._service.in_thread(lambda: self._layers.release(holder)))
+        if unheld := self._layers.let_go(holder):
+            await asyncio.shield(self._service.in_thread(lambda: self._layers.remove(unheld)))
 
     async def _capture(self, sandbox: LiveSandbox, labels: Mapping[str, str]) -> Template:
         sandbox.require_running(OPERATION)

@@ -79,9 +79,9 @@ class TemplateRecord:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Template:
-    """A template that can be forked."""
+    """A template that can be forked. There is one such object of each."""
 
     record: TemplateRecord
     native: _native.Template = field(repr=False)

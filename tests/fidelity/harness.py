@@ -55,6 +55,7 @@ def restore(sandbox: RawSandbox, template: _native.Template, externals: Sequence
     try:
         with ours:
             template.send(ours.fileno(), shared, list(externals))
+            template.release(shared)
             request = protocol.ExecRequest(
                 sandbox.exec_id(),
                 ("restore",),

@@ -43,7 +43,7 @@ Template example()
     plan.entry = 0x140;
     plan.coordinator = 12;
     plan.first_descriptor = 70;
-    plan.shared_bytes = 2 * kPageBytes;
+    plan.shared_bytes = kSharedBytes;
     plan.operations = 9;
     return Template(std::move(state), std::move(plan), {{"capture", 1.5}});
 }

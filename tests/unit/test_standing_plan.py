@@ -9,7 +9,7 @@ LIMITS = Limits(memory_bytes=1 << 30, pids=64, cpu_cores=1.0, disk_bytes=None)
 
 
 def shape(name: str, tenant_uid: int = 0) -> Shape:
-    return Shape(tenant_uid, name, (), LIMITS)
+    return Shape(tenant_uid, name, None, LIMITS)
 
 
 def test_one_request_wants_none_and_two_want_as_many_as_were_asked_for() -> None:
@@ -34,13 +34,30 @@ def test_requests_leave_the_window_one_by_one() -> None:
     assert demand.wanted(30.0) == {}
 
 
-def test_the_limit_goes_to_what_was_asked_for_last() -> None:
-    demand = Demand(limit=5, window_s=10.0)
-    for name in ("a", "b", "b", "a"):
+def test_the_limit_is_shared_equally_and_what_is_asked_for_in_turn_changes_nothing() -> None:
+    demand = Demand(limit=8, window_s=10.0)
+    names = "abc" * 4
+    for name in names:
         demand.note(shape(name), 2, 0.0)
-    assert demand.wanted(0.0) == {shape("a"): 4, shape("b"): 1}
-    demand.note(shape("b"), 2, 0.0)
-    assert demand.wanted(0.0) == {shape("b"): 5}
+    shares = {shape("a"): 2, shape("b"): 2, shape("c"): 2}
+    assert demand.wanted(0.0) == shares
+    for name in names:
+        demand.note(shape(name), 1, 0.0)
+        assert demand.wanted(0.0) == shares
+
+
+def test_one_that_wants_little_leaves_the_rest_to_the_others() -> None:
+    demand = Demand(limit=8, window_s=10.0)
+    for name, count in (("a", 1), ("a", 1), ("b", 5), ("b", 5)):
+        demand.note(shape(name), count, 0.0)
+    assert demand.wanted(0.0) == {shape("a"): 2, shape("b"): 6}
+
+
+def test_of_too_many_those_that_were_asked_for_last_stand() -> None:
+    demand = Demand(limit=2, window_s=10.0)
+    for name in "aabbcca":
+        demand.note(shape(name), 1, 0.0)
+    assert demand.wanted(0.0) == {shape("a"): 1, shape("c"): 1}
 
 
 def test_tenants_do_not_share_a_shape() -> None:
