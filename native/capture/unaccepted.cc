@@ -18,16 +18,16 @@ using Clock = std::chrono::steady_clock;
 constexpr int kEstablished = 1, kSynReceived = 3, kCloseWait = 8, kListen = 10;  // TCP_*
 // One that accepts may be its own client, and connect again before it is stopped: then luck decides.
 constexpr int kMaxRounds = 20;
-constexpr std::chrono::seconds kPatience{1};  // of all rounds together
+constexpr std::chrono::seconds kPatience{3};  // of all rounds together
+constexpr std::chrono::milliseconds kIdle{500};  // so long nothing may be accepted
 constexpr long kPauseNs = 1'000'000;
 
 using Inodes = std::set<uint64_t>;
 
 // Connections that cannot be captured as they wait: inodes.
 struct Unaccepted {
+    size_t count = 0;
     Inodes listeners, clients;
-
-    bool empty() const { return listeners.empty(); }
 };
 
 void add_tcp(const std::vector<TcpTableEntry> &table, Unaccepted &found)
@@ -38,6 +38,7 @@ void add_tcp(const std::vector<TcpTableEntry> &table, Unaccepted &found)
         bool is_whole = waits && entry.read_queue <= end_of_stream;
         if (entry.inode != 0 || is_whole || !(waits || entry.state == kSynReceived))
             continue;
+        found.count++;
         for (const TcpTableEntry &other : table) {
             if (other.state == kListen && other.local.port == entry.local.port)
                 found.listeners.insert(other.inode);
@@ -55,6 +56,7 @@ void add_unix(Unaccepted &found)
             auto known = sockets.find(client);
             if (known != sockets.end() && known->second.unread == 0)
                 continue;
+            found.count++;
             found.listeners.insert(inode);
             found.clients.insert(client);
         }
@@ -87,19 +89,34 @@ bool let_acceptors_go_on(StoppedTree &tree, const Unaccepted &unaccepted)
     return tree.let_go_on(accepts(false)) || tree.let_go_on(accepts(true));
 }
 
+// Until there are none, or it does not become less. False: not in time.
+bool wait_until_accepted(pid_t init, size_t count, Clock::time_point give_up)
+{
+    auto last = Clock::now();
+    for (auto now = last; now < give_up && now < last + kIdle; now = Clock::now()) {
+        size_t left = find_unaccepted(init).count;
+        if (left == 0)
+            return true;
+        if (left < count)
+            last = now;
+        count = left;
+        timespec pause = {0, kPauseNs};
+        nanosleep(&pause, nullptr);
+    }
+    return false;
+}
+
 }  // namespace
 
 void let_connections_be_accepted(StoppedTree &tree)
 {
     auto give_up = Clock::now() + kPatience;
-    for (int round = 0; round < kMaxRounds && Clock::now() < give_up; round++) {
+    bool accepted = true;
+    for (int round = 0; accepted && round < kMaxRounds; round++) {
         Unaccepted unaccepted = find_unaccepted(tree.init());
-        if (unaccepted.empty() || !let_acceptors_go_on(tree, unaccepted))
+        if (unaccepted.count == 0 || !let_acceptors_go_on(tree, unaccepted))
             return;
-        while (!find_unaccepted(tree.init()).empty() && Clock::now() < give_up) {
-            timespec pause = {0, kPauseNs};
-            nanosleep(&pause, nullptr);
-        }
+        accepted = wait_until_accepted(tree.init(), unaccepted.count, give_up);
         tree.stop();
     }
 }
