@@ -49,7 +49,7 @@ std::vector<QueuedMessage> peek_queue(const SeenFile &seen, int type)
             if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
                 for (size_t i = 0; i < (header->cmsg_len - CMSG_LEN(0)) / sizeof(int); i++)
                     close(reinterpret_cast<int *>(CMSG_DATA(header))[i]);
-                seen.refuse("descriptors are on their way in it");
+                seen.refuse_for_now("descriptors are on their way in it");
             }
         if (size == 0 && type != SOCK_DGRAM)
             break;  // the end of the stream

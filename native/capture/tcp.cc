@@ -283,11 +283,11 @@ TcpEnd capture_tcp_end(const SeenFile &seen, int state)
 {
     short events = poll_events(seen);
     if (events & POLLERR)
-        seen.refuse("an error waits in it");
+        seen.refuse_for_now("an error waits in it");
     if (events & POLLPRI)
         seen.refuse("urgent data waits in it");
     if (is_one_of(state, {kListen, kSynReceived, kTimeWait}))
-        seen.refuse("it changed while it was looked at");
+        seen.refuse_for_now("it changed while it was looked at");
     TcpEnd end{};
     end.finished = is_one_of(state, {kFinWait1, kFinWait2, kClosing, kLastAck});
     bool other_finished = is_one_of(state, {kCloseWait, kClosing, kLastAck});
