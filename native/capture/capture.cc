@@ -6,6 +6,7 @@
 #include "capture/memory_filesystems.h"
 #include "capture/pool_gate.h"
 #include "capture/process.h"
+#include "capture/settings.h"
 #include "capture/sharing.h"
 #include "capture/stopped_tree.h"
 #include "capture/system_v.h"
@@ -61,6 +62,7 @@ void capture_living(StoppedProcess &process, uint32_t index, StoppedTree &tree, 
                     ProcessImage &image)
 {
     capture_process(process, tree, image);
+    capture_process_settings(process, state.init, image);
     if (process.leader_ended)
         image.threads.push_back(ended_leader(process));
     for (StoppedThread &thread : process.threads) {
@@ -77,28 +79,30 @@ void capture_living(StoppedProcess &process, uint32_t index, StoppedTree &tree, 
 
 }  // namespace
 
-CaptureState capture_tree(pid_t init_host_pid, std::vector<ExternalEnd> external, Lineage lineage,
-                          const std::function<void()> &while_stopped, bool reset_external,
-                          WriteTracking *tracking)
+CaptureState capture_tree(CaptureRequest request)
 {
-    PoolGate gate(init_host_pid);
-    std::unique_ptr<StoppedTree> stopped = stop_arrived(init_host_pid, lineage.plans);
+    PoolGate gate(request.init_host_pid);
+    std::unique_ptr<StoppedTree> stopped = stop_arrived(request.init_host_pid, request.lineage.plans);
     StoppedTree &tree = *stopped;
-    enter_network_namespace(init_host_pid);
+    enter_network_namespace(request.init_host_pid);
     let_connections_be_accepted(tree);
     let_data_arrive(tree);
+    WriteTracking *tracking = request.tracking;
     CaptureState state;
-    state.init = init_host_pid;
-    state.reset_external = reset_external;
-    state.external = std::move(external);
-    state.inherited = std::move(lineage.extents);
-    state.inherited_plans = std::move(lineage.plans);
+    state.init = request.init_host_pid;
+    state.reset_external = request.reset_external;
+    state.external = std::move(request.external);
+    state.inherited = std::move(request.lineage.extents);
+    state.inherited_plans = std::move(request.lineage.plans);
+    if (request.checkpoint)
+        state.checkpoint = std::move(request.checkpoint);
     std::vector<std::array<uint32_t, kTables>> shared = find_shared_tables(tree);
     note_ids(tree, state);
     if (tracking)
         tracking->begin();
     for (uint32_t i = 0; i < tree.processes.size(); i++) {
         StoppedProcess &process = tree.processes[i];
+        state.checkpoint();
         ProcessImage image{};
         image.shared_with = shared[i];
         image.pid = process.pid;
@@ -134,8 +138,8 @@ CaptureState capture_tree(pid_t init_host_pid, std::vector<ExternalEnd> external
     }
     capture_memory_filesystems(state);
     tree.put_back();
-    if (while_stopped)
-        while_stopped();
+    if (request.while_stopped)
+        request.while_stopped();
     return state;
 }
 

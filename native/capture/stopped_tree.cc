@@ -126,7 +126,8 @@ void StoppedProcess::write_memory(uint64_t address, const void *from, size_t byt
         throw os::Error("write memory of", label, errno ? errno : EIO);
 }
 
-StoppedTree::StoppedTree(pid_t init_host_pid) : init_(init_host_pid)
+StoppedTree::StoppedTree(pid_t init_host_pid)
+    : init_(init_host_pid), pid_namespace_(init_host_pid)
 {
     namespace_ = proc::read_link(proc::path(init_, "ns/pid"));
     stop();
@@ -224,7 +225,8 @@ bool StoppedTree::ask_new()
     bool found_new = false;
     SchedulerClocks clocks;
     for (pid_t pid : proc::list_numbers("/proc")) {
-        std::optional<Listed> listed = pid == init_ ? std::nullopt : list_threads(pid);
+        std::optional<Listed> listed =
+            pid == init_ || !pid_namespace_.may_hold(pid) ? std::nullopt : list_threads(pid);
         if (!listed)
             continue;
         if (listed->living.empty()) {

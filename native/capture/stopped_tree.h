@@ -11,6 +11,7 @@
 
 #include "capture/stop_requests.h"
 #include "os/fd.h"
+#include "os/pid_namespace.h"
 #include "os/tracee.h"
 
 namespace venus {
@@ -81,6 +82,7 @@ private:
     void put_parents_first();
 
     pid_t init_;
+    os::PidNamespace pid_namespace_;
     std::string namespace_;
     StopRequests requests_;
 };

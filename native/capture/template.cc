@@ -89,26 +89,25 @@ std::vector<pid_t> children_of_init_in(const TreeImage &image)
     return pids;
 }
 
-std::vector<ExternalEnd> look_at_externals(const std::vector<int> &externals)
+CaptureRequest copy_of(const CaptureRequest &request)
 {
-    std::vector<ExternalEnd> ends;
-    for (int fd : externals) {
-        ends.push_back({fd, identity_of(fd), -1});
-        unsigned index;
-        if (ioctl(fd, TIOCGPTN, &index) == 0)
-            ends.back().terminal = static_cast<int>(index);
-    }
-    return ends;
+    CaptureRequest copy{request.init_host_pid, request.external,       {},
+                        request.while_stopped, request.checkpoint,     request.reset_external,
+                        request.tracking};
+    for (const SealedExtent &extent : request.lineage.extents)
+        copy.lineage.extents.push_back(duplicate(extent, extent.inherited));
+    copy.lineage.plans = request.lineage.plans;
+    return copy;
 }
 
-Template capture_once(pid_t init_host_pid, const std::vector<int> &externals,
-                      const std::function<void()> &while_stopped, const Template *parent,
-                      const std::string &leave_out, bool reset_external, WriteTracking *tracking)
+Template capture_once(CaptureRequest request, const std::function<void()> &released,
+                      const std::string &leave_out)
 {
+    WriteTracking *tracking = request.tracking;
     auto start = Clock::now();
-    CaptureState state =
-        capture_tree(init_host_pid, look_at_externals(externals),
-                     parent ? parent->lineage() : Lineage{}, while_stopped, reset_external, tracking);
+    CaptureState state = capture_tree(std::move(request));
+    if (released)
+        released();
     std::map<std::string, double> times = {{"capture", milliseconds_since(start)}};
     start = Clock::now();
     for (const SealedExtent &extent : state.extents)
@@ -215,10 +214,11 @@ std::map<std::string, uint64_t> Template::counts() const
 {
     std::map<std::string, uint64_t> counts = tree_counts_;
     counts["external_slots"] = external_slots_;
+    counts["extents"] = extents_.size();
     counts["operations"] = plan_.operations;
     counts["plan_bytes"] = plan_.bytes.size();
     for (const SealedExtent &extent : extents_)
-        counts[extent.inherited ? "inherited_bytes" : "extent_bytes"] += extent.size;
+        counts[extent.inherited ? "inherited_bytes" : "extent_bytes"] += extent.memory_bytes();
     return counts;
 }
 
@@ -255,25 +255,46 @@ void Template::collapse() const
         extent.collapse();
 }
 
+std::vector<std::vector<PageRun>> Template::huge_runs() const
+{
+    std::vector<std::vector<PageRun>> runs;
+    for (const SealedExtent &extent : extents_)
+        runs.push_back(extent.huge);
+    return runs;
+}
+
+void Template::remember(std::vector<std::vector<PageRun>> huge,
+                        std::map<std::string, double> times_ms)
+{
+    for (size_t i = 0; i < extents_.size(); i++)
+        extents_[i].huge = std::move(huge.at(i));
+    times_ms_ = std::move(times_ms);
+}
+
 Lineage Template::lineage() const
 {
     Lineage lineage;
-    for (const SealedExtent &extent : extents_) {
-        os::UniqueFd again(checked(fcntl(extent.fd.get(), F_DUPFD_CLOEXEC, 0), "duplicate", "extent"));
-        lineage.extents.push_back(
-            {std::move(again), extent.size, extent.identity, true, extent.anonymous, {}});
-    }
+    for (const SealedExtent &extent : extents_)
+        lineage.extents.push_back(duplicate(extent, true));
     lineage.plans.push_back(identity_of(plan_file_.get()));
     return lineage;
 }
 
-Template capture_template(pid_t init_host_pid, const std::vector<int> &externals,
-                          const std::function<void()> &while_stopped, const Template *parent,
-                          const std::string &leave_out, const std::string &on_external,
-                          WriteTracking *tracking)
+std::vector<ExternalEnd> external_ends(const std::vector<int> &descriptors)
 {
-    if (on_external != "refuse" && on_external != "reset")
-        throw os::Error("capture with on_external", on_external, EINVAL);
+    std::vector<ExternalEnd> ends;
+    for (int fd : descriptors) {
+        ends.push_back({fd, identity_of(fd), -1});
+        unsigned index;
+        if (ioctl(fd, TIOCGPTN, &index) == 0)
+            ends.back().terminal = static_cast<int>(index);
+    }
+    return ends;
+}
+
+Template capture_template(const CaptureRequest &request, const std::function<void()> &released,
+                          const std::string &leave_out)
+{
     auto give_up = Clock::now() + kPatience;
     for (auto pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
         std::optional<Template> result;
@@ -281,8 +302,7 @@ Template capture_template(pid_t init_host_pid, const std::vector<int> &externals
         // ptrace belongs to a thread; what goes wrong half way is released with it at the latest.
         std::thread([&] {
             try {
-                result = capture_once(init_host_pid, externals, while_stopped, parent, leave_out,
-                                      on_external == "reset", tracking);
+                result = capture_once(copy_of(request), released, leave_out);
             } catch (...) {
                 failure = std::current_exception();
             }

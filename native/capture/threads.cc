@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 
 #include "capture/continuation.h"
+#include "capture/settings.h"
 #include "os/checked.h"
 #include "restore/refused.h"
 #include "os/proc.h"
@@ -145,9 +146,10 @@ void capture_from_proc(const StoppedProcess &process, pid_t host_tid, uint32_t s
 
     std::string name = process.label + " thread " + std::to_string(image.tid);
     sched_param parameters{};
-    image.policy = sched_getscheduler(host_tid);
+    image.policy = sched_getscheduler(host_tid) & ~SCHED_RESET_ON_FORK;
     checked(sched_getparam(host_tid, &parameters), "get scheduling of", name);
     image.priority = parameters.sched_priority;
+    errno = 0;
     image.nice = getpriority(PRIO_PROCESS, static_cast<id_t>(host_tid));
     image.affinity.assign(16, 0);
     long bytes = syscall(SYS_sched_getaffinity, host_tid, image.affinity.size() * sizeof(uint64_t),
@@ -195,6 +197,7 @@ ThreadImage capture_thread(StoppedProcess &process, StoppedThread &thread)
 
     uint32_t securebits = 0;
     capture_by_injection(process, thread, image, securebits);
+    capture_thread_settings(process, thread, image);
     capture_from_proc(process, tracee.tid(), securebits, image);
     return image;
 }

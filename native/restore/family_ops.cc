@@ -14,6 +14,7 @@
 #include "restore/object_ops.h"
 #include "restore/process_ops.h"
 #include "restore/refused.h"
+#include "restore/setting_ops.h"
 #include "restore/system_v_ops.h"
 #include "restore/terminal_ops.h"
 #include "restore/thread_ops.h"
@@ -313,6 +314,8 @@ Word FamilyWriter::write_process(const Birth &birth)
         if (process->stands_for(Table::kMemory, index))
             add_memory_ops(context_, *process, ops);
         add_oom_ops(*process, ops);
+        if (process->stands_for(Table::kMemory, index))
+            add_process_setting_ops(*process, ops);
         lock(birth, ops, VR_UNLOCK);
     }
     wait_at(kBuilt, creation_.births + 1, ops);
@@ -416,6 +419,7 @@ void FamilyWriter::add_life(const Birth &birth, const ProcessImage &process, uin
     add_tables(birth, process, index, ops);
     const ThreadImage &first = process.threads[0];
     add_thread_ops(first, ops);
+    add_thread_setting_ops(first, ops);
     add_timer_ops(process, context_.window.work_area(context_.first_stacks[index]), ops);
     add_limit_ops(process, ops);
     add_credential_ops(first, ops);
@@ -451,6 +455,8 @@ void FamilyWriter::add_signals_and_filters(const Birth &birth, const ProcessImag
         add_signal_action_ops(process, ops);
     add_pending_signal_ops(process, process.threads[0], ops);
     add_last_ops(process, birth.adopts, ops);
+    if (process.stands_for(Table::kMemory, index))
+        add_memory_rights_ops(process, ops);
     add_seccomp_ops(process, ops);
 }
 
@@ -466,6 +472,7 @@ void FamilyWriter::add_thread(const ProcessImage &process, uint32_t index, size_
     if (thread.own_semaphore_undo)
         add_semaphore_undo_ops(context_, *thread.own_semaphore_undo, ops);
     add_thread_ops(thread, ops);
+    add_thread_setting_ops(thread, ops);
     add_credential_ops(thread, ops);
     add_pending_signal_ops(process, thread, ops);
     if (late_[index])

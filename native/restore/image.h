@@ -135,6 +135,12 @@ struct ThreadImage {
     int nice;
     int policy;
     int priority;
+    uint64_t scheduling_flags;  // SCHED_FLAG_*
+    uint64_t slice_ns = 0;      // of its own; 0: as everybody's
+    uint32_t personality;
+    int io_priority;
+    int machine_check_policy = 2;  // PR_MCE_KILL_DEFAULT
+    int time_stamps = 1;           // PR_TSC_ENABLE
     std::vector<uint64_t> affinity;
     std::vector<Bytes> pending_signals;  // siginfo_t
     Credentials credentials;
@@ -198,6 +204,10 @@ struct ProcessImage {
     bool dumpable = true;
     bool thp_disabled = false;
     int oom_score_adjustment = 0;
+    std::string core_dump_filter;  // empty: as everybody's
+    uint64_t barrier_registrations = 0;  // membarrier(2): commands that register
+    uint64_t deny_write_execute = 0;     // PR_MDWE_*
+    bool memory_merge = false;
     std::vector<Bytes> seccomp_filters;  // oldest first; struct sock_filter[]
     int controlling_terminal = -1;       // pty index; only of session leaders
     pid_t foreground_group = 0;

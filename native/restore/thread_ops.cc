@@ -104,6 +104,8 @@ void add_credential_ops(const ThreadImage &thread, OpList &ops)
     SchedulingAttributes attributes{};
     attributes.size = sizeof attributes;
     attributes.policy = static_cast<uint32_t>(thread.policy);
+    attributes.flags = thread.scheduling_flags;
+    attributes.runtime = thread.slice_ns;
     attributes.nice = thread.nice;
     ops.call(object + " scheduling", SYS_sched_setattr, {0, writer.object(attributes), 0});
     if (credentials.no_new_privs)

@@ -15,7 +15,9 @@ from sandboxd.templates.recipe import Recipe, RecipeCommand, RecipeFile, WarmCom
 from sandboxd.templates.template import Template
 
 
-def create_options(body: models.SandboxOptions, image: str) -> CreateOptions:
+def create_options(
+    body: models.SandboxOptions, image: str, *, ephemeral: bool = False
+) -> CreateOptions:
     """What a request asks for."""
     return CreateOptions(
         image=image,
@@ -29,6 +31,7 @@ def create_options(body: models.SandboxOptions, image: str) -> CreateOptions:
         hostname=body.hostname,
         ttl_s=body.ttl_s,
         labels=body.labels,
+        ephemeral=ephemeral,
     )
 
 
@@ -88,6 +91,7 @@ def template_info(template: Template) -> models_templates.TemplateInfo:
         mappings=record.counts.get("mappings", 0),
         own_bytes=record.counts.get("extent_bytes", 0),
         inherited_bytes=record.counts.get("inherited_bytes", 0),
+        shared_bytes=template.shared_bytes,
     )
 
 

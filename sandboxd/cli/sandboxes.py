@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from sandboxd.cli.listing import list_options, print_list
-from sandboxd.cli.options import as_json, fork_options, sandbox_options
+from sandboxd.cli.options import as_json, fork_options, one_origin, sandbox_options
 from sandboxd.cli.units import parse_pairs, show_duration, show_size, table
 from sandboxd.client import Daemon, Sandbox, SandboxInfo, SandboxMetrics, VenusError
 from sandboxd.errors import NotFound, SandboxGone
@@ -26,8 +26,7 @@ def create(
     socket: str, /, image: str | None, template: str | None, as_json: bool, **options: Any
 ) -> None:
     """Make a sandbox and print its id. It runs until rm, or for --ttl."""
-    if image is not None and template is not None:
-        raise click.UsageError("--image and --template exclude each other")
+    one_origin(image, template)
     sandbox = Sandbox.create(image, template=template, socket=socket, **fork_options(options))
     sandbox.close()
     click.echo(json.dumps(dataclasses.asdict(sandbox.info)) if as_json else sandbox.sandbox_id)
@@ -120,12 +119,18 @@ def stats(socket: str, sandbox_ids: tuple[str, ...], as_json: bool) -> None:
             counters = daemon_info.counters.items()
             click.echo("\n" + "  ".join(f"{name} {value}" for name, value in counters))
             pool = show_size(daemon_info.pool_bytes)
-            click.echo(f"{daemon_info.templates} templates; the page pool holds {pool}")
+            private = show_size(daemon_info.private_bytes)
+            click.echo(
+                f"{daemon_info.templates} templates; the page pool holds {pool}, "
+                f"the sandboxes by themselves {private}"
+            )
     if missing:
         raise click.ClickException(f"no such sandbox: {', '.join(missing)}")
 
 
-_STATS_HEADER = ("ID", "MEMORY", "PEAK", "PRIVATE", "CPU", "PIDS", "DISK", "EXECS", "OOM KILLS")
+_STATS_HEADER = (
+    "ID", "MEMORY", "PEAK", "PRIVATE", "SHARED", "CPU", "PIDS", "DISK", "EXECS", "OOM KILLS",
+)  # fmt: skip
 
 
 def _stats_row(sandbox_id: str, metrics: SandboxMetrics) -> tuple[str, ...]:
@@ -134,6 +139,7 @@ def _stats_row(sandbox_id: str, metrics: SandboxMetrics) -> tuple[str, ...]:
         show_size(metrics.memory_bytes),
         show_size(metrics.memory_peak_bytes),
         show_size(metrics.private_bytes),
+        show_size(metrics.shared_bytes),
         f"{metrics.cpu_s:.2f}s",
         str(metrics.pids),
         show_size(metrics.disk_bytes),

@@ -15,6 +15,12 @@ static void on_usr2(int number) {
   usr2 = number;
   on_alternate = &here >= alternate && &here < alternate + sizeof alternate;
 }
+/* The kernel's own, for every signal: handler or one of the two that mean none. */
+static void read_handlers(void (*handlers[65])(int)) {
+  struct sigaction action;
+  for (int number = 1; number < 65; number++)
+    handlers[number] = sigaction(number, NULL, &action) == 0 ? action.sa_handler : NULL;
+}
 static void on_trap(int number) { stepped = number; }
 
 int main(void) {
@@ -37,8 +43,14 @@ int main(void) {
   MUST(sigprocmask(SIG_SETMASK, &blocked, NULL) == 0);
   MUST(sigqueue(getpid(), SIGRTMIN + 3, (union sigval){.sival_int = 4711}) == 0);
   MUST(syscall(SYS_tgkill, getpid(), getpid(), SIGUSR1) == 0);
+  void (*before[65])(int), (*after[65])(int);
+  read_handlers(before);
 
   ready_and_wait();
+
+  read_handlers(after);
+  for (int number = 1; number < 65; number++)
+    CHECK(before[number] == after[number]);
 
   sigset_t now, pending;
   sigprocmask(SIG_SETMASK, NULL, &now);
