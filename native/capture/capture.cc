@@ -11,6 +11,8 @@
 #include "capture/stopped_tree.h"
 #include "capture/system_v.h"
 #include "capture/threads.h"
+#include "capture/unaccepted.h"
+#include "capture/undelivered.h"
 #include "os/unix_diag.h"
 #include "restore/refused.h"
 
@@ -83,6 +85,8 @@ CaptureState capture_tree(CaptureRequest request)
     std::unique_ptr<StoppedTree> stopped = stop_arrived(request.init_host_pid, request.lineage.plans);
     StoppedTree &tree = *stopped;
     enter_network_namespace(request.init_host_pid);
+    let_connections_be_accepted(tree);
+    let_data_arrive(tree);
     WriteTracking *tracking = request.tracking;
     CaptureState state;
     state.init = request.init_host_pid;

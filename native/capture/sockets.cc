@@ -49,7 +49,7 @@ std::vector<QueuedMessage> peek_queue(const SeenFile &seen, int type)
             if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
                 for (size_t i = 0; i < (header->cmsg_len - CMSG_LEN(0)) / sizeof(int); i++)
                     close(reinterpret_cast<int *>(CMSG_DATA(header))[i]);
-                seen.refuse("descriptors are on their way in it");
+                seen.refuse_for_now("descriptors are on their way in it");
             }
         if (size == 0 && type != SOCK_DGRAM)
             break;  // the end of the stream
@@ -62,24 +62,23 @@ std::vector<QueuedMessage> peek_queue(const SeenFile &seen, int type)
     return queue;
 }
 
-void capture_bound_file(const SeenFile &seen, UnixSocket &socket)
+void capture_bound_file(const SeenFile &seen, pid_t init, UnixSocket &socket)
 {
     if (socket.bound_address.size() <= kPathPrefix || socket.bound_address[kPathPrefix] == 0)
         return;
     std::string path(reinterpret_cast<const char *>(socket.bound_address.data()) + kPathPrefix);
     if (path[0] != '/')
         seen.refuse("it is bound to a relative name");
-    struct stat status;
-    std::string outside = seen.process.proc_path("root" + path);
-    if (lstat(outside.c_str(), &status) < 0 || !S_ISSOCK(status.st_mode)) {
+    std::optional<struct stat> status = look_at(init, path);
+    if (!status || !S_ISSOCK(status->st_mode)) {
         socket.file_gone = true;
         return;
     }
     IdMap users(proc::read_text(seen.process.proc_path("uid_map")));
     IdMap groups(proc::read_text(seen.process.proc_path("gid_map")));
-    socket.mode = static_cast<int>(status.st_mode & 07777);
-    socket.owner_uid = static_cast<int>(users.inner(status.st_uid).value_or(0));
-    socket.owner_gid = static_cast<int>(groups.inner(status.st_gid).value_or(0));
+    socket.mode = static_cast<int>(status->st_mode & 07777);
+    socket.owner_uid = static_cast<int>(users.inner(status->st_uid).value_or(0));
+    socket.owner_gid = static_cast<int>(groups.inner(status->st_gid).value_or(0));
 }
 
 OpenFile capture_unix(const SeenFile &seen)
@@ -130,12 +129,12 @@ Bytes socket_name(const SeenFile &seen)
     return {bytes, bytes + size};
 }
 
-OpenFile capture_socket(const SeenFile &seen, CaptureState &)
+OpenFile capture_socket(const SeenFile &seen, CaptureState &state)
 {
     int family = socket_option<int>(seen, SOL_SOCKET, SO_DOMAIN);
     if (family == AF_UNIX) {
         OpenFile file = capture_unix(seen);
-        capture_bound_file(seen, std::get<UnixSocket>(file));
+        capture_bound_file(seen, state.init, std::get<UnixSocket>(file));
         return file;
     }
     if (family == AF_INET || family == AF_INET6)

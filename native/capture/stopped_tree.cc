@@ -130,6 +130,23 @@ StoppedTree::StoppedTree(pid_t init_host_pid)
     : init_(init_host_pid), pid_namespace_(init_host_pid)
 {
     namespace_ = proc::read_link(proc::path(init_, "ns/pid"));
+    stop();
+}
+
+bool StoppedTree::let_go_on(const std::function<bool(const StoppedProcess &)> &chosen)
+{
+    auto goes_on = [&](const StoppedProcess &process) { return !process.zombie && chosen(process); };
+    if (std::none_of(processes.begin(), processes.end(), goes_on))
+        return false;
+    // Zombies may be reaped by those that run.
+    std::erase_if(processes, [&](const StoppedProcess &process) {
+        return process.zombie || goes_on(process);
+    });
+    return true;
+}
+
+void StoppedTree::stop()
+{
     // A process that still runs can create others: repeat until a round finds nothing new.
     for (int round = 0; stop_new(round); round++) {
         if (round < kMaxRounds)

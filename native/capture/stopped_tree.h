@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -63,6 +64,12 @@ public:
 
     std::vector<StoppedProcess> processes;  // parents before children
     pid_t init() const { return init_; }
+
+    // These run again, until stop(). False: there is none such.
+    // pre: no call was injected yet.
+    bool let_go_on(const std::function<bool(const StoppedProcess &)> &chosen);
+    // What runs, and what it has started.
+    void stop();
 
 private:
     bool stop_new(int round);

@@ -9,10 +9,10 @@
 #include <sys/ioctl.h>
 
 #include <algorithm>
+#include <set>
 
 #include "capture/socket_options.h"
 #include "capture/tcp_table.h"
-#include "os/proc.h"
 #include "restore/refused.h"
 
 namespace venus {
@@ -116,7 +116,7 @@ void capture_windows(const SeenFile &seen, TcpEnd &end)
 
 // ---- joining ----
 
-constexpr const char *kSandbox = "the sandbox";
+constexpr const char *kSandbox = "the sandbox", *kJustConnected = "it was just connected";
 
 uint32_t distance(uint32_t from, uint32_t to)
 {
@@ -125,12 +125,8 @@ uint32_t distance(uint32_t from, uint32_t to)
 
 class Joiner {
 public:
-    explicit Joiner(CaptureState &state) : state_(state)
+    explicit Joiner(CaptureState &state) : state_(state), table_(read_tcp_table(state.init))
     {
-        for (const char *name : {"net/tcp", "net/tcp6"})
-            for (TcpTableEntry &entry :
-                 parse_tcp_table(proc::read_text(proc::path(state.init, name))))
-                table_.push_back(entry);
         for (uint32_t i = 0; i < state.image.objects.size(); i++)
             if (auto *socket = std::get_if<InetSocket>(&state.image.objects[i]);
                 socket && socket->tcp && socket->tcp->fate == TcpFate::kOpen)
@@ -141,6 +137,10 @@ public:
     {
         largest_receive_ = largest_buffer(SO_RCVBUF);
         largest_send_ = std::max<size_t>(kSendByItself, largest_buffer(SO_SNDBUF));
+        for (const auto &[object, inode] : state_.socket_inodes)
+            if (auto *socket = std::get_if<InetSocket>(&state_.image.objects[object]);
+                socket && socket->tcp && socket->tcp->fate == TcpFate::kConnecting)
+                aim(*socket, inode);
         for (const auto &[names, object] : ends_)
             join(names.first, names.second, object);
         for (const TcpTableEntry &entry : table_)
@@ -154,7 +154,27 @@ private:
     [[noreturn]] static void refuse(const Endpoint &local, const Endpoint &remote,
                                     const std::string &reason)
     {
-        throw Refused(kSandbox, "TCP connection " + local.text() + " to " + remote.text(), reason);
+        throw Refused(kSandbox, describe(local, remote), reason);
+    }
+
+    static std::string describe(const Endpoint &local, const Endpoint &remote)
+    {
+        return "TCP connection " + local.text() + " to " + remote.text();
+    }
+
+    // One that is being connected does not tell its peer. The kernel may connect it at any time.
+    void aim(InetSocket &client, uint64_t inode)
+    {
+        auto entry = std::find_if(table_.begin(), table_.end(), [&](const TcpTableEntry &entry) {
+            return entry.inode == inode && entry.state == kSynSent;
+        });
+        Endpoint local = endpoint_of(client.bound_address);
+        if (entry == table_.end())
+            throw Refused(kSandbox, "TCP socket " + local.text(), kJustConnected).passing();
+        if (listener_of(entry->remote) == kNoObject)
+            refuse(local, entry->remote, "its connection is being made");
+        client.peer_address = entry->remote.socket_address(client.family);
+        connecting_.insert({entry->remote, entry->local});
     }
 
     const TcpTableEntry *find(const Endpoint &local, const Endpoint &remote) const
@@ -182,7 +202,7 @@ private:
         if (other && other->inode != 0)
             refuse(local, remote, "no process of the sandbox holds its other end");
         if (other && other->state == kSynReceived)
-            refuse(local, remote, "its connection is being made");
+            throw Refused(kSandbox, describe(local, remote), "its listener has no room for it").passing();
         if (other && is_one_of(other->state, {kEstablished, kCloseWait}))
             return;  // it waits to be accepted: add_waiting
         if (!other && !remote.is_loopback() && !(remote.address == local.address)) {
@@ -215,7 +235,7 @@ private:
     }
 
     // Whose queue a connection is in: of several listeners the one with the most exact address.
-    uint32_t listener_of(const TcpTableEntry &entry)
+    uint32_t listener_of(const Endpoint &local)
     {
         uint32_t found = kNoObject;
         for (uint32_t i = 0; i < state_.image.objects.size(); i++) {
@@ -223,9 +243,9 @@ private:
             if (!socket || socket->type != SOCK_STREAM || socket->backlog < 0)
                 continue;
             Endpoint address = endpoint_of(socket->bound_address);
-            if (address == entry.local)
+            if (address == local)
                 return i;
-            if (address.port == entry.local.port && address.is_any())
+            if (address.port == local.port && address.is_any())
                 found = i;
         }
         return found;
@@ -233,7 +253,9 @@ private:
 
     void add_waiting(const TcpTableEntry &entry)
     {
-        uint32_t listener = listener_of(entry);
+        uint32_t listener = listener_of(entry.local);
+        if (connecting_.contains({entry.local, entry.remote}))
+            throw Refused(kSandbox, describe(entry.local, entry.remote), kJustConnected).passing();
         if (listener == kNoObject)
             refuse(entry.local, entry.remote, "it waits at no listener of the sandbox");
         bool finished = entry.state == kCloseWait;
@@ -269,6 +291,7 @@ private:
     size_t largest_receive_ = 0, largest_send_ = 0;
     std::vector<TcpTableEntry> table_;
     std::map<std::pair<Endpoint, Endpoint>, uint32_t> ends_;
+    std::set<std::pair<Endpoint, Endpoint>> connecting_;  // as their listeners see them
 };
 
 }  // namespace
@@ -282,13 +305,11 @@ TcpEnd capture_tcp_end(const SeenFile &seen, int state)
 {
     short events = poll_events(seen);
     if (events & POLLERR)
-        seen.refuse("an error waits in it");
+        seen.refuse_for_now("an error waits in it");
     if (events & POLLPRI)
         seen.refuse("urgent data waits in it");
-    if (is_one_of(state, {kSynSent, kSynReceived}))
-        seen.refuse("its connection is being made");
-    if (is_one_of(state, {kListen, kTimeWait}))
-        seen.refuse("it changed while it was looked at");
+    if (is_one_of(state, {kListen, kSynReceived, kTimeWait}))
+        seen.refuse_for_now("it changed while it was looked at");
     TcpEnd end{};
     end.finished = is_one_of(state, {kFinWait1, kFinWait2, kClosing, kLastAck});
     bool other_finished = is_one_of(state, {kCloseWait, kClosing, kLastAck});
@@ -297,6 +318,10 @@ TcpEnd capture_tcp_end(const SeenFile &seen, int state)
     end.receive_buffer = socket_option<int>(seen, SOL_SOCKET, SO_RCVBUF);
     end.buffer_locks = socket_option<int>(seen, SOL_SOCKET, kBufferLocks);
     end.window_clamp = socket_option<uint32_t>(seen, IPPROTO_TCP, TCP_WINDOW_CLAMP);
+    if (state == kSynSent) {
+        end.fate = TcpFate::kConnecting;
+        return end;
+    }
     PeekFromStart from_start(seen);
     if (state == kClose) {
         end.fate = TcpFate::kEnded;

@@ -126,4 +126,13 @@ std::vector<TcpTableEntry> parse_tcp_table(const std::string &text)
     return entries;
 }
 
+std::vector<TcpTableEntry> read_tcp_table(pid_t pid)
+{
+    std::vector<TcpTableEntry> table;
+    for (const char *name : {"net/tcp", "net/tcp6"})
+        for (TcpTableEntry &entry : parse_tcp_table(proc::read_text(proc::path(pid, name))))
+            table.push_back(std::move(entry));
+    return table;
+}
+
 }  // namespace venus

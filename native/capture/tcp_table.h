@@ -1,6 +1,8 @@
 // All TCP sockets of a network namespace as /proc/<pid>/net/tcp and tcp6 list them: also those that
-// no process holds. Pure parsing.
+// no process holds.
 #pragma once
+
+#include <sys/types.h>
 
 #include <array>
 #include <cstdint>
@@ -34,5 +36,7 @@ struct TcpTableEntry {
 
 // Of either file.
 std::vector<TcpTableEntry> parse_tcp_table(const std::string &text);
+// Both, of the network namespace of a process.
+std::vector<TcpTableEntry> read_tcp_table(pid_t pid);
 
 }  // namespace venus

@@ -4,6 +4,7 @@
 #include <linux/netlink.h>
 #include <linux/sock_diag.h>
 #include <linux/unix_diag.h>
+#include <netinet/tcp.h>
 #include <sched.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -37,7 +38,7 @@ UnixSocketState parse(const unix_diag_msg *message, size_t bytes)
             unix_diag_rqlen lengths;
             memcpy(&lengths, value, sizeof lengths);
             found.read_queue = lengths.udiag_rqueue;
-            found.backlog = lengths.udiag_wqueue;
+            (found.state == TCP_LISTEN ? found.backlog : found.unread) = lengths.udiag_wqueue;
         } else if (attribute->nla_type == UNIX_DIAG_ICONS) {
             std::vector<uint32_t> inodes((attribute->nla_len - sizeof *attribute) /
                                          sizeof(uint32_t));

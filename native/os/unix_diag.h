@@ -13,6 +13,7 @@ struct UnixSocketState {
     uint32_t read_queue;  // listening: connections that wait
     uint32_t backlog;     // listening
     std::vector<uint64_t> waiting;  // listening: inodes of the clients, oldest first; 0: closed
+    uint32_t unread;      // others: bytes that it has sent and its peer has not read
     int shutdown;         // bit 0: cannot receive, bit 1: cannot send
 };
 

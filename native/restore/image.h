@@ -316,6 +316,7 @@ struct Datagram {
     Bytes sender;  // its address
 };
 enum class TcpFate {
+    kConnecting,  // its listener has no room yet
     kOpen,
     kWaiting,  // the other end waits to be accepted: see InetSocket::waiting
     kEnded,    // finished by both ends

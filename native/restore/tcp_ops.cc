@@ -1,5 +1,7 @@
 #include "restore/tcp_ops.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -33,6 +35,10 @@ public:
             if (auto *socket = std::get_if<InetSocket>(&objects[i]))
                 for (const WaitingConnection &waiting : socket->waiting)
                     make_waiting(*socket, waiting);
+        for (uint32_t i = 0; i < objects.size(); i++)
+            if (auto *socket = std::get_if<InetSocket>(&objects[i]);
+                socket && socket->tcp && socket->tcp->fate == TcpFate::kConnecting)
+                make_connecting(i, *socket);
         for (uint32_t i = 0; i < objects.size(); i++) {
             auto *socket = std::get_if<InetSocket>(&objects[i]);
             if (!socket || !socket->tcp)
@@ -93,6 +99,20 @@ private:
         set_buffers(*client->tcp, kFirst);
         shut(*client->tcp, kFirst);
         finish(*client, kFirst, waiting.client);
+    }
+
+    // Behind those that wait. Where the listener has room it is connected soon, else later.
+    void make_connecting(uint32_t object, const InetSocket &client)
+    {
+        open(client, kFirst);
+        set_socket_options(kName, client.options, kFirst, ops_);
+        set_buffers(*client.tcp, kFirst);
+        bind(client.bound_address, kFirst);
+        set_socket_flags(kName, O_NONBLOCK, kFirst, ops_);
+        ops_.call("TCP socket that is being connected", SYS_connect,
+                  {kFirst, writer().data(client.peer_address), client.peer_address.size()},
+                  -EINPROGRESS);
+        finish(client, kFirst, object);
     }
 
     void make_open(uint32_t object, const InetSocket &socket)
