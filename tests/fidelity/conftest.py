@@ -23,7 +23,7 @@ def program_layer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     layer.chmod(0o755)
     for source in sorted(PROGRAMS.rglob("*.c")):
         subprocess.run(
-            [*COMPILE, source, "-o", layer / "t" / source.stem],
+            [*COMPILE, "-I", PROGRAMS, source, "-o", layer / "t" / source.stem],
             check=True,
         )
     return layer
