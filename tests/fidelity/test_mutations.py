@@ -25,7 +25,6 @@ LEFT_OUT = {
     "time stamps": "settings",
     "memory merging": "settings",
     "coredump_filter": "settings",
-    "owner of descriptor": "settings",
     "scheduling": "settings",
     "affinity": "identity",
     "bounding set": "identity",
