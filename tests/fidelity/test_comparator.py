@@ -23,21 +23,23 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "fidelity.md"
 TRIES = 8
 _INTERRUPTED = {2**64 - number for number in (4, 512, 513, 514, 516)}
 
+# The thread of a program that is never at rest.
+COMPUTES = {"threads": "pid 5 thread 8"}
 # What single programs do while they wait.
 OWN = {
     "threads": (Reviewed(("thread/registers/*", "thread/xstate", "*/syscall"), "it computes",
-                         holds=lambda difference, *_: difference.owner == "pid 5 thread 8"),),
+                         holds=lambda difference, *_: difference.owner == COMPUTES["threads"]),),
     "timers": (Reviewed(("area/content", "thread/registers/rbx", "thread/xstate"),
                         "it measures the time, and one of its sleeps is told what remains",
                         holds=lambda difference, *_: difference.owner.startswith("pid 5")),),
 }  # fmt: skip
 
 
-def is_at_rest(record: Record) -> bool:
-    """The first thread of every process sleeps, in its program."""
+def is_at_rest(record: Record, but_for: str = "") -> bool:
+    """Every thread sleeps, in its program."""
     for owner, name in record.fields:
-        process, _, thread = owner.partition(" thread ")
-        if name == "thread/registers/rax" and process == f"pid {thread}":
+        process = owner.partition(" thread ")[0]
+        if name == "thread/registers/rax" and owner != but_for:
             if record.fields[owner, name] not in _INTERRUPTED:
                 return False
             if any(area.attributes["name"] == FORK_MEMORY for area in record.memory[process].areas):
@@ -46,7 +48,7 @@ def is_at_rest(record: Record) -> bool:
 
 
 def record_while_captured(
-    sandbox: RawSandbox, frozen: Path, **options: object
+    sandbox: RawSandbox, frozen: Path, computes: str = "", **options: object
 ) -> tuple[Record, _native.Template]:
     """A capture, and what there was to see at the moment of its stop."""
     for attempt in range(TRIES):
@@ -58,7 +60,7 @@ def record_while_captured(
             freeze(sandbox.upper, layer)
 
         template = _native.capture(sandbox.pid, [], look, **options)  # type: ignore[arg-type]
-        if is_at_rest(seen[0]):
+        if is_at_rest(seen[0], computes):
             break
     layer.rename(frozen)
     return seen[0], template
@@ -67,15 +69,16 @@ def record_while_captured(
 def compare_row(
     rootfs: Path, layer: Path, workspace: Path, name: str, leave_out: str = ""
 ) -> list[Difference]:
+    computes = COMPUTES.get(name, "")
     with isolated(rootfs, workspace / "original", [layer]) as original:
         assert original.shell("mkdir -p /var/tmp && chmod 1777 /var/tmp").code == 0
         original.start(f"/t/{name}")
         assert wait_for(original, READY) == "ready"
         frozen = workspace / "frozen"
-        before, template = record_while_captured(original, frozen, leave_out=leave_out)
+        before, template = record_while_captured(original, frozen, computes, leave_out=leave_out)
         with isolated(rootfs, workspace / "fork", [frozen, layer]) as fork:
             assert restore(fork, template).exit_code == 0
-            after, _ = record_while_captured(fork, workspace / "again", parent=template)
+            after, _ = record_while_captured(fork, workspace / "again", computes, parent=template)
         return unreviewed(before, after, OWN.get(name, ()))
 
 

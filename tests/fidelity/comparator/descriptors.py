@@ -29,7 +29,8 @@ _TERMINAL = {
     "TIOCGETD": (0x5424, 4), "TIOCGEXCL": (0x80045440, 4),
 }  # fmt: skip
 _MAX_CONTENT = 64 << 20
-_LINK = re.compile(r"(socket|pipe):\[(\d+)\]")
+# Namespaces too.
+_LINK = re.compile(r"([a-z_]+):\[(\d+)\]")
 
 
 def _fdinfo(text: str, mounts: dict[str, str]) -> Fields:

@@ -130,8 +130,13 @@ def _is_not_kept(difference: Difference, original: Record, fork: Record) -> bool
 
 
 def _has_no_content(difference: Difference, original: Record, fork: Record) -> bool:
-    kind = str(original.fields.get((difference.owner, "fd/link")))
-    return (difference.owner, "fd/content") not in fork.fields or kind.startswith("/memfd:")
+    link = str(original.fields.get((difference.owner, "fd/link")))
+    without = link.startswith(("/memfd:", "/proc/")) or _NAMESPACE.fullmatch(link) is not None
+    return without or (difference.owner, "fd/content") not in fork.fields
+
+
+def _is_all_of_proc(difference: Difference, original: Record, fork: Record) -> bool:
+    return original.fields.get((difference.owner, "fd/link")) == "/proc"
 
 
 def _pool_filter(difference: Difference, original: Record, fork: Record) -> bool:
@@ -182,6 +187,7 @@ def _both(names: str) -> tuple[str, ...]:
 
 
 _KILL = 62
+_NAMESPACE = re.compile(r"(cgroup|ipc|mnt|net|pid|time|user|uts) \d+")
 FORK_MEMORY = "/memfd:venus-fork (deleted)"
 ZOMBIE_HAS = ("pid", "comm", "state", "ppid", "pgrp", "session", "exit_code", "exit_signal")
 PLAN_ROW = "one read-only executable mapping `venus-plan` per process"
@@ -204,6 +210,7 @@ REVIEWED = (
     Reviewed(("fd/info/mount",), "/dev/null that the harness gave it", holds=_of_the_harness),
     Reviewed(("fd/info/it_value",), "time goes on", holds=_runs_on),
     Reviewed(("fd/info/ticks",), "time goes on", holds=_more),
+    Reviewed(("fd/stat/nlink",), "it counts the processes of the machine", holds=_is_all_of_proc),
     # --- processes ---
     Reviewed(
         _both(
@@ -287,7 +294,8 @@ REVIEWED = (
     Reviewed(("area/content wiped on fork",), "that is what it asks for", "`MADV_WIPEONFORK`"),
     # --- descriptors ---
     Reviewed(("fd/info/ino", "fd/info/eventfd-id"), "the kernel's choice", "st_ino and st_dev"),
-    Reviewed(("fd/stat/mtime_ns",), "they are new", "times of pipes, sockets", _has_no_content),
+    Reviewed(("fd/stat/mtime_ns",), "they are new", "times of pipes, sockets, files of `/proc`",
+             _has_no_content),
     Reviewed(("fd/link",), "another file has that name", "where it is free, name", _both_deleted),
     Reviewed(
         ("fd/fcntl/F_GETFL", "fd/info/flags"),

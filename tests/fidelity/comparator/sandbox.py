@@ -98,7 +98,7 @@ class _Recorder:
             self._files(owner, "process", process)
             self._links(owner, process)
             threads = _numbers(process / "task")
-            self.record.memory[owner] = read_memory(process, self._cpu_numbers(threads))
+            self.record.memory[owner] = read_memory(process, self._cpu_numbers(pid, pids))
             self.record.add(owner, "process/plan mappings", len(self.record.memory[owner].plans))
             numbers = _numbers(process / "fd")
             descriptors[pid] = (self._host[pid], numbers)
@@ -112,8 +112,15 @@ class _Recorder:
         self.record.took_ms = (time.monotonic() - start) * 1000
         return self.record
 
-    def _cpu_numbers(self, threads: list[int]) -> list[tuple[int, int]]:
-        """Where the kernel tells each thread on which CPU it runs (struct rseq)."""
+    def _cpu_numbers(self, pid: int, pids: list[int]) -> list[tuple[int, int]]:
+        """Where the kernel tells each thread of this memory on which CPU it runs (struct rseq)."""
+        threads = [
+            tid
+            for other in pids
+            if other == pid
+            or kernel.shares(_TABLES["address space"], (self._host[pid], 0), (self._host[other], 0))
+            for tid in _numbers(self._proc / str(other) / "task")
+        ]
         areas = []
         for tid in threads:
             address = int.from_bytes(kernel.rseq(self._host[tid])[:8], "little")
