@@ -1,7 +1,7 @@
 /* Servers that accept slowly and clients that do not wait, so that there is always a connection with
  * a request in it, or one that its client has closed, which nobody has accepted yet; and closed
  * connections whose last data the other end has had no room for. */
-#include "fidelity.h"
+#include "../fidelity.h"
 
 #include <netinet/in.h>
 #include <sys/mman.h>
