@@ -67,6 +67,7 @@ def record_while_captured(
 def compare_row(
     rootfs: Path, layer: Path, workspace: Path, name: str, leave_out: str = ""
 ) -> list[Difference]:
+    """Of a fork, and of a fork of that."""
     with isolated(rootfs, workspace / "original", [layer]) as original:
         assert original.shell("mkdir -p /var/tmp && chmod 1777 /var/tmp").code == 0
         original.start(f"/t/{name}")
@@ -75,8 +76,15 @@ def compare_row(
         before, template = record_while_captured(original, frozen, leave_out=leave_out)
         with isolated(rootfs, workspace / "fork", [frozen, layer]) as fork:
             assert restore(fork, template).exit_code == 0
-            after, _ = record_while_captured(fork, workspace / "again", parent=template)
-        return unreviewed(before, after, OWN.get(name, ()))
+            again = workspace / "again"
+            after, second = record_while_captured(fork, again, parent=template)
+            found = unreviewed(before, after, OWN.get(name, ()))
+            if leave_out:
+                return found
+            with isolated(rootfs, workspace / "second", [again, frozen, layer]) as fork_of_fork:
+                assert restore(fork_of_fork, second).exit_code == 0
+                last, _ = record_while_captured(fork_of_fork, workspace / "last", parent=second)
+            return found + unreviewed(after, last, OWN.get(name, ()))
 
 
 @pytest.mark.parametrize("name", NAMES)
