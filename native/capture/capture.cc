@@ -86,7 +86,7 @@ CaptureState capture_tree(pid_t init_host_pid, std::vector<ExternalEnd> external
             image.state = RunState::kZombie;
             image.exit_status = std::stoi(process.stat.at(52));
         } else {
-            prepare_injection(process);
+            prepare_injection(process, state.inherited_plans);
             capture_process(process, tree, image);
             capture_process_settings(process, init_host_pid, image);
             for (StoppedThread &thread : process.threads) {

@@ -15,6 +15,7 @@
 #include "capture/nameless_files.h"
 #include "capture/own_pages.h"
 #include "capture/paths.h"
+#include "capture/plan_remains.h"
 #include "os/checked.h"
 #include "restore/refused.h"
 #include "os/page_scan.h"
@@ -109,19 +110,6 @@ std::optional<uint32_t> reference_extent(CaptureState &state, FileIdentity ident
     return std::nullopt;
 }
 
-// The tail of the plan that made this fork: needed only while a thread is still in it.
-bool is_left_behind(const StoppedProcess &process, const CaptureState &state, const Area &area,
-                    FileIdentity identity)
-{
-    bool is_plan = std::find(state.inherited_plans.begin(), state.inherited_plans.end(),
-                             identity) != state.inherited_plans.end();
-    return is_plan && std::none_of(process.threads.begin(), process.threads.end(),
-                                   [&](const StoppedThread &thread) {
-                                       return thread.tracee.registers().rip - area.run.start <
-                                              area.run.size();
-                                   });
-}
-
 // shmat() attaches a whole segment: one of which a part was unmapped cannot be rebuilt.
 void check_attachments(const StoppedProcess &process, const CaptureState &state,
                        const ProcessImage &image)
@@ -186,10 +174,12 @@ bool is_vdso(const Area &area)
 
 }  // namespace
 
-void prepare_injection(StoppedProcess &process)
+void prepare_injection(StoppedProcess &process, const std::vector<FileIdentity> &plans)
 {
     // Not smaps: the kernel would count the pages of all areas for it.
-    for (const Area &area : parse_areas(proc::read_text(process.proc_path("maps")))) {
+    std::vector<Area> areas = parse_areas(proc::read_text(process.proc_path("maps")));
+    find_plan_remains(process, areas, plans);
+    for (const Area &area : areas) {
         if (area.name != "[vdso]")
             continue;
         std::vector<uint8_t> code(area.run.size());
@@ -225,6 +215,7 @@ void capture_memory(StoppedProcess &process, CaptureState &state, ProcessImage &
 {
     PageScan scan(process.proc_path("pagemap"));
     std::vector<OwnPages> all;
+    bool plan_is_left_behind = is_plan_left_behind(process, image);
     for (const Area &area : parse_areas(proc::read_text(process.proc_path("smaps")))) {
         if (area.run.start == process.scratch || area.name == "[vsyscall]")
             continue;
@@ -257,7 +248,7 @@ void capture_memory(StoppedProcess &process, CaptureState &state, ProcessImage &
         std::string target = proc::read_link(link);
         struct stat status;
         checked(stat(link.c_str(), &status), "stat", link);
-        if (is_left_behind(process, state, area, {status.st_dev, status.st_ino}))
+        if (plan_is_left_behind && is_plan(area, state.inherited_plans))
             continue;
         if (is_segment && status.st_dev == state.system_v_device) {
             mapping.backing = Backing::kSystemV;

@@ -7,8 +7,9 @@
 
 namespace venus {
 
-// Finds a syscall instruction in the vDSO; needed before anything can be injected.
-void prepare_injection(StoppedProcess &process);
+// Finds a syscall instruction in the vDSO, needed before anything can be injected, and what is left of
+// the plan that made the process.
+void prepare_injection(StoppedProcess &process, const std::vector<FileIdentity> &plans);
 // The parts of the caller's own vDSO, in the order of their addresses.
 std::vector<VdsoPart> own_vdso();
 // `known`: see store_own_pages.

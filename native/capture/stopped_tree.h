@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "memory/page_runs.h"
 #include "os/tracee.h"
 #include "os/fd.h"
 
@@ -36,6 +37,9 @@ struct StoppedProcess {
     uint64_t gadget = 0;   // address of a syscall instruction
     uint64_t scratch = 0;  // a page mapped for injected calls, until the end of the capture
     std::vector<std::string> stat;
+    // Of the plan that made it: where threads may stand, which of them have left (plan_remains.h).
+    std::vector<PageRun> plan_code, plan_marks;
+    std::vector<uint64_t> left_marks;
 
     StoppedThread &leader() { return threads.front(); }
     std::string proc_path(const std::string &name) const;

@@ -281,6 +281,10 @@ private:
 
     void add_life(const ProcessImage &process, uint32_t index, OpList &ops)
     {
+        if (tails_[index].has_marks)
+            ops.call("marks of sleepers", SYS_mprotect,
+                     {tail_at_[index] + tails_[index].bytes.size() - kPageBytes, kPageBytes,
+                      PROT_READ | PROT_WRITE});
         add_foreground_ops(process, ops);
         add_descriptor_ops(context_, process, ops);
         add_file_owner_ops(context_, process, ops);

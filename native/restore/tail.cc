@@ -3,6 +3,10 @@
 #include <signal.h>
 #include <string.h>
 
+#include <algorithm>
+
+#include "restore/refused.h"
+
 namespace venus {
 namespace {
 
@@ -11,7 +15,13 @@ constexpr uint32_t kXstateMagic1 = 0x46505853, kXstateMagic2 = 0x46505845;
 constexpr uint64_t kFrameFlags = 1 | 2 | 4;  // FP_XSTATE, SIGCONTEXT_SS, STRICT_RESTORE_SS
 constexpr size_t kXsaveHeaderOffset = 512, kSoftwareBytesOffset = 464;
 constexpr size_t kXstateAlignment = 64;
-constexpr size_t kResumeBytes = 64;  // code + pointer + data of one resumed call
+constexpr uint8_t kSystemCall[] = {0x0f, 0x05};
+// mov r64, imm64 for the register of system call argument n
+constexpr uint8_t kLoad[6][2] = {{0x48, 0xbf}, {0x48, 0xbe}, {0x48, 0xba},
+                                 {0x49, 0xba}, {0x49, 0xb8}, {0x49, 0xb9}};
+constexpr uint8_t kSetByte[] = {0xc6, 0x05};                          // mov byte [rip+disp32], imm8
+constexpr uint8_t kJumpToNextWord[] = {0xff, 0x25, 0, 0, 0, 0};       // jmp *[rip]
+constexpr size_t kSetByteBytes = sizeof kSetByte + 4 + 1;
 
 struct SignalContext {
     uint64_t r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip,
@@ -52,40 +62,30 @@ void append(Bytes &code, const void *bytes, size_t size)
         memcpy(code.data() + at, bytes, size);
 }
 
-// mov r64, imm64 for the register of system call argument n
-void load_argument(Bytes &code, unsigned argument, uint64_t value)
+bool has_sleeper(const ProcessImage &process)
 {
-    static constexpr uint8_t opcodes[6][2] = {{0x48, 0xbf}, {0x48, 0xbe}, {0x48, 0xba},
-                                              {0x49, 0xba}, {0x49, 0xb8}, {0x49, 0xb9}};
-    append(code, opcodes[argument], sizeof opcodes[argument]);
-    append(code, &value, sizeof value);
+    return std::any_of(process.threads.begin(), process.threads.end(),
+                       [](const ThreadImage &thread) { return thread.resumed_call.has_value(); });
 }
 
-unsigned long long &argument_register(user_regs_struct &registers, unsigned argument)
-{
-    switch (argument) {
-    case 0: return registers.rdi;
-    case 1: return registers.rsi;
-    case 2: return registers.rdx;
-    case 3: return registers.r10;
-    case 4: return registers.r8;
-    default: return registers.r9;
-    }
-}
-
-// syscall; mov <argument>, <old value>; jmp *[rip]; <where the program goes on>; <data>
+// syscall; mov <argument>, <old value>; mov byte [<mark>], 1; jmp *[rip]; <where the program goes on>;
+// <data>
 // No stack is touched: the program may use all of it below its red zone and in it.
-Bytes resume_code(const ThreadImage &thread, user_regs_struct &registers, uint64_t address)
+Bytes resume_code(const ThreadImage &thread, user_regs_struct &registers, uint64_t address,
+                  uint64_t mark)
 {
     const ResumedCall &call = *thread.resumed_call;
     unsigned long long &argument = argument_register(registers, call.argument);
-    uint64_t after_call = registers.rip + 2;
-    static constexpr uint8_t kSyscall[] = {0x0f, 0x05};
-    static constexpr uint8_t kJumpToNextWord[] = {0xff, 0x25, 0, 0, 0, 0};
+    uint64_t after_call = registers.rip + sizeof kSystemCall;
     Bytes code;
     code.reserve(kResumeBytes);
-    append(code, kSyscall, sizeof kSyscall);
-    load_argument(code, call.argument, argument);
+    append(code, kSystemCall, sizeof kSystemCall);
+    append(code, kLoad[call.argument], sizeof kLoad[call.argument]);
+    append(code, &argument, sizeof argument);
+    auto distance = static_cast<int32_t>(mark - (address + code.size() + kSetByteBytes));
+    append(code, kSetByte, sizeof kSetByte);
+    append(code, &distance, sizeof distance);
+    code.push_back(1);
     append(code, kJumpToNextWord, sizeof kJumpToNextWord);
     append(code, &after_call, sizeof after_call);
     code.resize(align(code.size(), 8));
@@ -95,6 +95,34 @@ Bytes resume_code(const ThreadImage &thread, user_regs_struct &registers, uint64
     registers.rip = address;
     return code;
 }
+
+// Reads code, piece by piece.
+class Reader {
+public:
+    explicit Reader(const Bytes &code) : code_(code) {}
+
+    size_t at() const { return at_; }
+    bool take(const uint8_t *wanted, size_t size)
+    {
+        if (code_.size() - at_ < size || memcmp(code_.data() + at_, wanted, size) != 0)
+            return false;
+        at_ += size;
+        return true;
+    }
+    template <typename T>
+    bool take_value(T &value)
+    {
+        if (code_.size() - at_ < sizeof value)
+            return false;
+        memcpy(&value, code_.data() + at_, sizeof value);
+        at_ += sizeof value;
+        return true;
+    }
+
+private:
+    const Bytes &code_;
+    size_t at_ = 0;
+};
 
 SignalContext context_of(const user_regs_struct &registers)
 {
@@ -124,12 +152,50 @@ SignalContext context_of(const user_regs_struct &registers)
 
 }  // namespace
 
+unsigned long long &argument_register(user_regs_struct &registers, unsigned argument)
+{
+    switch (argument) {
+    case 0: return registers.rdi;
+    case 1: return registers.rsi;
+    case 2: return registers.rdx;
+    case 3: return registers.r10;
+    case 4: return registers.r8;
+    default: return registers.r9;
+    }
+}
+
+std::optional<ResumePoint> resume_point(const Bytes &code, uint64_t instruction_pointer)
+{
+    Reader reader(code);
+    ResumePoint point{};
+    point.before_call = reader.take(kSystemCall, sizeof kSystemCall);
+    for (unsigned argument = 0; argument < 6 && !point.argument; argument++)
+        if (reader.take(kLoad[argument], sizeof kLoad[argument])) {
+            point.argument = argument;
+            if (!reader.take_value(point.argument_value))
+                return std::nullopt;
+        }
+    if (point.before_call && !point.argument)
+        return std::nullopt;
+    int32_t distance = 0;
+    uint8_t one = 0;
+    bool sets_mark = reader.take(kSetByte, sizeof kSetByte);
+    if (sets_mark && !(reader.take_value(distance) && reader.take_value(one) && one == 1))
+        return std::nullopt;
+    if (point.argument && !sets_mark)
+        return std::nullopt;
+    point.mark = sets_mark ? instruction_pointer + reader.at() + static_cast<uint64_t>(distance) : 0;
+    if (!reader.take(kJumpToNextWord, sizeof kJumpToNextWord) || !reader.take_value(point.after_call))
+        return std::nullopt;
+    return point;
+}
+
 uint64_t tail_bytes(const ProcessImage &process, size_t code_bytes)
 {
     size_t size = align(code_bytes, kXstateAlignment);
     for (const ThreadImage &thread : process.threads)
         size += thread_bytes(thread);
-    return align(size, kPageBytes);
+    return align(size, kPageBytes) + (has_sleeper(process) ? kPageBytes : 0);
 }
 
 Tail build_tail(const ProcessImage &process, const Bytes &code, uint64_t address)
@@ -137,6 +203,9 @@ Tail build_tail(const ProcessImage &process, const Bytes &code, uint64_t address
     Tail tail;
     tail.bytes = code;
     tail.bytes.resize(align(code.size(), kXstateAlignment));
+    tail.has_marks = has_sleeper(process);
+    TailMarks marks{};
+    uint64_t marks_at = address + tail_bytes(process, code.size()) - kPageBytes;
     for (const ThreadImage &thread : process.threads) {
         uint64_t frame_at = tail.bytes.size();
         uint64_t xstate_at = frame_at + align(sizeof(SignalFrame), kXstateAlignment);
@@ -145,7 +214,8 @@ Tail build_tail(const ProcessImage &process, const Bytes &code, uint64_t address
 
         user_regs_struct registers = thread.registers;
         if (thread.resumed_call) {
-            Bytes resumed = resume_code(thread, registers, address + resume_at);
+            Bytes resumed = resume_code(thread, registers, address + resume_at,
+                                        marks_at + TailMarks::kFirst + marks.count++);
             memcpy(tail.bytes.data() + resume_at, resumed.data(), resumed.size());
         }
         SignalFrame frame{};
@@ -171,6 +241,12 @@ Tail build_tail(const ProcessImage &process, const Bytes &code, uint64_t address
         tail.frames.push_back(address + frame_at);
     }
     tail.bytes.resize(align(tail.bytes.size(), kPageBytes));
+    if (tail.has_marks) {
+        if (TailMarks::kFirst + marks.count > kPageBytes)
+            throw Refused(process.name, "its threads", "too many of them sleep");
+        append(tail.bytes, &marks, sizeof marks);
+        tail.bytes.resize(align(tail.bytes.size(), kPageBytes));
+    }
     return tail;
 }
 
