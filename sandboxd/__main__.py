@@ -13,7 +13,6 @@ import contextlib
 import dataclasses
 import logging
 import os
-import resource
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -30,6 +29,7 @@ from sandboxd.api.server import bind_socket, build_server
 from sandboxd.config import Config, load_config
 from sandboxd.creation import Creation
 from sandboxd.errors import VenusError
+from sandboxd.host_limits import raise_descriptor_limit, raise_pipe_limit
 from sandboxd.keeper import PoolKeeper
 from sandboxd.launch import Launcher
 from sandboxd.recovery import RunLock
@@ -40,7 +40,6 @@ from sandboxd.templates.build import TemplateBuilder
 from sandboxd.templates.service import TemplateService
 
 _LOG = logging.getLogger("sandboxd")
-DESCRIPTORS = 1 << 16
 
 
 def parse_arguments(arguments: Sequence[str]) -> Config:
@@ -52,14 +51,6 @@ def parse_arguments(arguments: Sequence[str]) -> Config:
         parser.add_argument(f"--{field.name.replace('_', '-')}", metavar="VALUE")
     options = vars(parser.parse_args(arguments))
     return load_config(file=options.pop("config"), overrides=options)
-
-
-def raise_descriptor_limit() -> None:
-    """Room for all that the bounds allow at once; without the right to it, what there is."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = max(hard, DESCRIPTORS)
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, wanted))
 
 
 @contextlib.contextmanager
@@ -157,6 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 1
         shorten_slice()
         raise_descriptor_limit()
+        raise_pipe_limit(config.max_sandboxes)
         with (
             run_dir(config),
             locked(config.state_dir, 0o700),

@@ -71,8 +71,9 @@ class Template:
         """Pid that the stub must have which starts the plan: ``number0`` of the RESTORE exec."""
     @property
     def counts(self) -> dict[str, int]:
-        """processes, threads, mappings, pieces, objects, operations, extent_bytes, copied_bytes
-        (which each fork has of its own from the start), plan_bytes, external_slots."""
+        """processes, threads, mappings, pieces, objects, operations, extents, extent_bytes,
+        inherited_bytes, copied_bytes (which each fork has of its own from the start), plan_bytes,
+        external_slots."""
     @property
     def children_of_init(self) -> list[int]:
         """Pids, inside the sandbox, of the processes whose end init learns of."""
@@ -145,3 +146,43 @@ def capture(
 
     Raises ``Refused`` for state that cannot be rebuilt and ``NativeError`` for failed system calls.
     """
+
+class TracerGone(NativeError):
+    """The tracer ended, or closed the connection."""
+
+class Tracer:
+    """A connection to the process that captures one sandbox (native/tracer/server.h), which
+    outlives this one."""
+
+    def __init__(self, socket: int) -> None:
+        """Takes the connected socket and waits for the greeting; ``NativeError`` (EPROTONOSUPPORT)
+        when the tracer is of another version."""
+    @property
+    def pid(self) -> int: ...
+    @property
+    def kept(self) -> dict[tuple[int, int], int]:
+        """What it kept for the next capture when it was connected: device and inode of a file → the
+        memory that it takes, in bytes."""
+    @property
+    def gone(self) -> bool: ...
+    def capture(
+        self,
+        externals: Sequence[int],
+        while_stopped: Callable[[], object] | None,
+        parent: Template | None,
+        *,
+        keep: bool,
+        on_external: Literal["refuse", "reset"] = "refuse",
+    ) -> Template:
+        """See ``capture``. ``keep``: write tracking, from one capture to the next.
+
+        ``TracerGone``: whether it was killed in the middle its mark says. Whatever else is raised,
+        the sandbox goes on.
+        """
+    def end(self) -> None:
+        """It ends, and keeps nothing."""
+    def wait_until_gone(self, timeout_ms: int) -> None:
+        """For so long at most."""
+
+def end_tracer(socket: int) -> None:
+    """Let a tracer of whatever version end."""

@@ -102,6 +102,7 @@ class Creation:
             *(population.new(new_id(), tenant_uid, options.image) for _ in missing),
         ]
         for sandbox in sandboxes:
+            sandbox.count_for(template)
             population.add(sandbox)
         # Shielded: launches run in threads, which nothing interrupts. Whoever asked may go away;
         # then what was made is removed.

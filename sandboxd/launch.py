@@ -171,6 +171,11 @@ class Launcher:
         with kernel_errors("destroy sandbox", sandbox_id):
             undo_all(self._steps, sandbox_id)
 
+    def private_bytes(self) -> int:
+        """What all sandboxes of this daemon hold of the node's memory, each its own."""
+        with kernel_errors("read accounts", "all sandboxes"):
+            return self._cgroups.private_bytes()
+
     def remnants(self) -> set[str]:
         """Every id of which anything is on this node."""
         with kernel_errors("find remnants", str(self._config.state_dir)):
@@ -223,7 +228,10 @@ class Launcher:
     def _make_upper(self, building: _Building) -> None:
         request = building.request
         building.upper_parent = self._volumes.create(
-            Collection.UPPERS, request.sandbox_id, request.limits.disk_bytes
+            Collection.UPPERS,
+            request.sandbox_id,
+            request.limits.disk_bytes,
+            above=request.layers[0] if request.layers else None,
         )
         # `upper` becomes the root directory of the sandbox, with this mode and owner.
         (building.upper_parent / "upper").mkdir(mode=0o755)

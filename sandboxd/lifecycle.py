@@ -43,6 +43,7 @@ class EndReason(enum.StrEnum):
     KILLED = "killed"
     CREATE_FAILED = "create_failed"
     SHUTDOWN = "shutdown"
+    CAPTURE_CUT = "capture_cut"
 
 
 class ImpossibleEvent(RuntimeError):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 
 from sandboxd.config import Config
 from sandboxd.errors import LimitExceeded, NotFound
 from sandboxd.lifecycle import EndReason
 from sandboxd.sandbox import ExecBudget, LiveSandbox, gone_error
+from sandboxd.templates.pool import PoolUsers
 
 _REMEMBERED_ENDS = 4096
 
@@ -21,8 +22,11 @@ class Population:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._sandboxes: dict[str, LiveSandbox] = {}
+        self._by_tenant: Counter[int] = Counter()
         self._ends: OrderedDict[str, tuple[int, EndReason | None]] = OrderedDict()
         self._budget = ExecBudget(per_sandbox=config.max_execs_per_sandbox, total=config.max_execs)
+        self.pool = PoolUsers()
+        """The sandboxes here are users of the templates that they were forked from."""
 
     def __len__(self) -> int:
         return len(self._sandboxes)
@@ -32,15 +36,19 @@ class Population:
 
     def new(self, sandbox_id: str, tenant_uid: int, image: str) -> LiveSandbox:
         """A sandbox that is being created or adopted; not yet in the population."""
-        return LiveSandbox(sandbox_id, tenant_uid, image, self._budget)
+        return LiveSandbox(sandbox_id, tenant_uid, image, self._budget, self.pool)
 
     def add(self, sandbox: LiveSandbox) -> None:
         """From here on it counts and can be found."""
         self._sandboxes[sandbox.sandbox_id] = sandbox
+        self._by_tenant[sandbox.tenant_uid] += 1
 
     def remove(self, sandbox: LiveSandbox) -> None:
         """Nothing of it is left. Its end is remembered, if anybody was told of it."""
         del self._sandboxes[sandbox.sandbox_id]
+        self._by_tenant[sandbox.tenant_uid] -= 1
+        if self._by_tenant[sandbox.tenant_uid] == 0:
+            del self._by_tenant[sandbox.tenant_uid]
         if sandbox.record is not None:
             self._ends[sandbox.sandbox_id] = (sandbox.tenant_uid, sandbox.end_reason)
             while len(self._ends) > _REMEMBERED_ENDS:
@@ -67,10 +75,13 @@ class Population:
     def admit(self, tenant_uid: int, queued_creates: int, count: int = 1) -> None:
         """`LimitExceeded` when there is no room for `count` more."""
         config = self._config
-        own = sum(each.tenant_uid == tenant_uid for each in self._sandboxes.values())
         for present, limit, name in (
             (len(self), config.max_sandboxes, "max_sandboxes"),
-            (own, config.max_sandboxes_per_tenant, "max_sandboxes_per_tenant"),
+            (
+                self._by_tenant.get(tenant_uid, 0),
+                config.max_sandboxes_per_tenant,
+                "max_sandboxes_per_tenant",
+            ),
             (queued_creates, config.max_queued_creates, "max_queued_creates"),
         ):
             if present + count > limit:

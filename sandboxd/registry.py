@@ -21,7 +21,6 @@ from sandboxd.errors import InternalError
 
 STATE_VERSION = 1
 STATE_FILE = "state.json"
-CAPTURE_MARK = "capturing"
 
 
 @dataclass(frozen=True)
@@ -95,19 +94,6 @@ class Registry:
                 object=record.sandbox_id,
                 cause=str(error),
             ) from error
-
-    def set_capturing(self, sandbox_id: str, capturing: bool) -> None:
-        """While set, the processes of the sandbox are not as the sandbox left them: a daemon that
-        dies now must not leave them to the next one."""
-        mark = self._dir / sandbox_id / CAPTURE_MARK
-        if not capturing:
-            mark.unlink(missing_ok=True)
-        elif mark.parent.exists():  # it may be on its way out
-            mark.touch(mode=0o600)
-
-    def cut_captures(self) -> set[str]:
-        """Ids of which an earlier daemon died while it captured them."""
-        return {path.parent.name for path in self._dir.glob(f"*/{CAPTURE_MARK}")}
 
     def forget(self, sandbox_id: str) -> None:
         """Remove the state file; from here on the sandbox can only be removed, not adopted."""

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from sandboxd.exec_session import RunningExec
     from sandboxd.init_link import InitLink
     from sandboxd.launch import LaunchedSandbox
+    from sandboxd.templates.pool import PoolUsers
     from sandboxd.templates.template import Template
+    from sandboxd.tracer import Tracer
 
 # The upper half of an exec id is the generation of the daemon that gave it, so that a restarted
 # daemon never names a new command, or its group, as an old one.
@@ -31,6 +33,7 @@ END_TEXTS = {
     EndReason.KILLED: "its init was killed",
     EndReason.CREATE_FAILED: "it could not be created",
     EndReason.SHUTDOWN: "the daemon was stopped",
+    EndReason.CAPTURE_CUT: "a snapshot of it was cut",
 }
 
 
@@ -75,6 +78,7 @@ class LiveSandbox:
     tenant_uid: int
     image: str
     budget: ExecBudget
+    pool: PoolUsers
     state: State = State.CREATING
     record: SandboxRecord | None = None
     launched: LaunchedSandbox | None = None
@@ -85,11 +89,14 @@ class LiveSandbox:
     """Commands of a fork's original that have ended in the fork; their last output is kept."""
     template: Template | None = None
     """What it was forked from: its memory still refers to the template's pages."""
+    tracer: Tracer | None = None
+    """Captures it; None before the first time."""
     gate: StartGate = field(default_factory=StartGate)
     end_reason: EndReason | None = None
     ttl_timer: asyncio.TimerHandle | None = None
     take_down: asyncio.Task[None] | None = None
     oom_kills_seen: int = 0
+    _counted: Template | None = None
     _generation: int = 0
     _last_exec: int = 0
 
@@ -98,6 +105,15 @@ class LiveSandbox:
         self.state = next_state(self.state, event)
         if self.end_reason is None:
             self.end_reason = reason
+
+    def count_for(self, template: Template | None) -> None:
+        """It is one of the template's forks that somebody has, or (None) no longer: what merely
+        stands ready does not keep a template."""
+        if template is not None:
+            self.pool.add(template.template_id, template.files)
+        if self._counted is not None:
+            self.pool.remove(self._counted.template_id)
+        self._counted = template
 
     def next_exec_id(self) -> int:
         """An id that no command of this sandbox had before."""

@@ -81,6 +81,10 @@ class SandboxService:
             # Its groups went away between the check and the reading.
             raise sandbox.gone_error(operation) from None
 
+    async def private_bytes(self) -> int:
+        """Memory that only single sandboxes hold, of all of them together."""
+        return await self.in_thread(self._launcher.private_bytes)
+
     # -- starting --------------------------------------------------------------------------------
 
     def refuse_when_closing(self) -> None:
@@ -158,6 +162,12 @@ class SandboxService:
         sandbox.apply(Event.INIT_DIED, reason)
         self._begin_take_down(sandbox)
 
+    def give_up(self, sandbox: LiveSandbox, reason: EndReason) -> None:
+        """`destroy` it, without waiting for the end."""
+        if sandbox.state is State.RUNNING:
+            sandbox.apply(Event.DESTROY_REQUESTED, reason)
+            self._begin_take_down(sandbox)
+
     async def finish(self, sandbox: LiveSandbox) -> None:
         """Take down a sandbox that is stopping; returns when nothing of it is left."""
         # Shielded: a removal goes on when the request that asked for it is cancelled.
@@ -174,6 +184,8 @@ class SandboxService:
         if sandbox.ttl_timer is not None:
             sandbox.ttl_timer.cancel()
         await self.dismantle(sandbox)
+        sandbox.count_for(None)
+        sandbox.pool.keep(sandbox.sandbox_id, {})
         sandbox.apply(Event.DESTROYED)
         self.population.remove(sandbox)
         if sandbox.record is not None:
@@ -192,7 +204,9 @@ class SandboxService:
             await self.in_thread(sandbox.launched.begin_kill)
             await sandbox.gate.wait_open()
         await self.in_thread(lambda: self._launcher.destroy(sandbox.sandbox_id))
-        sandbox.link = sandbox.launched = sandbox.template = None
+        if sandbox.tracer is not None:
+            await self.in_thread(sandbox.tracer.wait_gone)
+        sandbox.link = sandbox.launched = sandbox.template = sandbox.tracer = None
 
     async def close(self, *then: Callable[[], Awaitable[None]]) -> None:
         """Destroy everything. Creates that are under way finish first, and are then destroyed.

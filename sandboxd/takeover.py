@@ -10,6 +10,7 @@ from sandboxd.init_link import LinkClosed
 from sandboxd.recovery import Action, Decision, current_boot_id, decide, process_start_ticks
 from sandboxd.sandbox import boottime_s
 from sandboxd.service import SandboxService
+from sandboxd.tracer import cut_captures
 
 _LOG = logging.getLogger("sandboxd")
 _AT_ONCE = 8
@@ -28,7 +29,7 @@ async def take_over(service: SandboxService) -> None:
         live_inits=live_inits,
         boot_id=current_boot_id(),
         now_boottime_s=boottime_s(),
-        cut_captures=service.registry.cut_captures(),
+        cut_captures=await service.in_thread(lambda: cut_captures(service.config.sandboxes_dir)),
     )
     slots = asyncio.Semaphore(_AT_ONCE)
 

@@ -4,6 +4,7 @@
 
 #include "os/error.h"
 #include "restore/refused.h"
+#include "tracer/messages.h"
 
 namespace venus::bindings {
 
@@ -12,15 +13,16 @@ namespace py = pybind11;
 namespace {
 
 PyObject* native_refused = nullptr;
+PyObject* tracer_gone = nullptr;
 PyObject* native_error = nullptr;  // owned by the module, which is never unloaded
 
-void raise(const os::Error& error) {
-  py::object instance = py::reinterpret_borrow<py::object>(native_error)(error.what());
+void raise(const os::Error& error, PyObject* kind) {
+  py::object instance = py::reinterpret_borrow<py::object>(kind)(error.what());
   instance.attr("operation") = error.operation();
   instance.attr("object") = error.object();
   instance.attr("errno") = error.error_number();
   instance.attr("op_index") = error.op_index;
-  PyErr_SetObject(native_error, instance.ptr());
+  PyErr_SetObject(kind, instance.ptr());
 }
 
 void raise(const Refused& refused) {
@@ -45,11 +47,18 @@ void register_errors(py::module_& module) {
       "State that a snapshot cannot hold: `object` of `process`, for `reason`.", nullptr, nullptr);
   if (native_refused == nullptr) throw py::error_already_set();
   module.add_object("Refused", py::reinterpret_borrow<py::object>(native_refused));
+  tracer_gone = PyErr_NewExceptionWithDoc("sandboxd._native.TracerGone",
+                                          "The tracer ended, or closed the connection.",
+                                          native_error, nullptr);
+  if (tracer_gone == nullptr) throw py::error_already_set();
+  module.add_object("TracerGone", py::reinterpret_borrow<py::object>(tracer_gone));
   py::register_exception_translator([](std::exception_ptr pointer) {
     try {
       if (pointer) std::rethrow_exception(pointer);
+    } catch (const PeerGone& error) {
+      raise(error, tracer_gone);
     } catch (const os::Error& error) {
-      raise(error);
+      raise(error, native_error);
     } catch (const Refused& refused) {
       raise(refused);
     }

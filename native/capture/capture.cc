@@ -58,24 +58,26 @@ void refuse_shared_tables(const StoppedTree &tree)
 
 }  // namespace
 
-CaptureState capture_tree(pid_t init_host_pid, std::vector<ExternalEnd> external, Lineage lineage,
-                          const std::function<void()> &while_stopped, bool reset_external,
-                          WriteTracking *tracking)
+CaptureState capture_tree(CaptureRequest request)
 {
-    PoolGate gate(init_host_pid);
-    std::unique_ptr<StoppedTree> stopped = stop_arrived(init_host_pid, lineage.plans);
+    PoolGate gate(request.init_host_pid);
+    std::unique_ptr<StoppedTree> stopped = stop_arrived(request.init_host_pid, request.lineage.plans);
     StoppedTree &tree = *stopped;
-    enter_network_namespace(init_host_pid);
+    enter_network_namespace(request.init_host_pid);
+    WriteTracking *tracking = request.tracking;
     CaptureState state;
-    state.init = init_host_pid;
-    state.reset_external = reset_external;
-    state.external = std::move(external);
-    state.inherited = std::move(lineage.extents);
-    state.inherited_plans = std::move(lineage.plans);
+    state.init = request.init_host_pid;
+    state.reset_external = request.reset_external;
+    state.external = std::move(request.external);
+    state.inherited = std::move(request.lineage.extents);
+    state.inherited_plans = std::move(request.lineage.plans);
+    if (request.checkpoint)
+        state.checkpoint = std::move(request.checkpoint);
     refuse_shared_tables(tree);
     if (tracking)
         tracking->begin();
     for (StoppedProcess &process : tree.processes) {
+        state.checkpoint();
         ProcessImage image{};
         image.pid = process.pid;
         image.parent = process.parent;
@@ -88,7 +90,7 @@ CaptureState capture_tree(pid_t init_host_pid, std::vector<ExternalEnd> external
         } else {
             prepare_injection(process, state.inherited_plans);
             capture_process(process, tree, image);
-            capture_process_settings(process, init_host_pid, image);
+            capture_process_settings(process, request.init_host_pid, image);
             for (StoppedThread &thread : process.threads) {
                 image.threads.push_back(capture_thread(process, thread));
                 map_credentials(process, image.threads.back().credentials);
@@ -115,8 +117,8 @@ CaptureState capture_tree(pid_t init_host_pid, std::vector<ExternalEnd> external
     }
     capture_memory_filesystems(state);
     tree.put_back();
-    if (while_stopped)
-        while_stopped();
+    if (request.while_stopped)
+        request.while_stopped();
     return state;
 }
 

@@ -12,14 +12,20 @@ struct Lineage {
     std::vector<FileIdentity> plans;
 };
 
+struct CaptureRequest {
+    pid_t init_host_pid;
+    std::vector<ExternalEnd> external;  // lead to the daemon; fork provides new ones for their slots
+    Lineage lineage;
+    std::function<void()> while_stopped;
+    std::function<void()> checkpoint;  // called every now and then; what it throws ends the capture
+    bool reset_external = false;  // connections to outside come back reset instead of being refused
+    // What earlier captures of this sandbox know, so that only what was written since is copied;
+    // settle() it when the template stands.
+    WriteTracking *tracking = nullptr;
+};
+
 // pre: called as root of the host, on a thread that may ptrace and that ends afterwards.
-// `external`: pipes and terminals that lead to the daemon; fork provides new ones for their slots.
-// `reset_external`: connections to outside the sandbox come back reset; otherwise they are refused.
-// `tracking`: what earlier captures of this sandbox know, so that only what was written since is copied;
-// settle() it when the template stands.
 // Throws Refused for state that cannot be rebuilt.
-CaptureState capture_tree(pid_t init_host_pid, std::vector<ExternalEnd> external, Lineage lineage,
-                          const std::function<void()> &while_stopped = {},
-                          bool reset_external = false, WriteTracking *tracking = nullptr);
+CaptureState capture_tree(CaptureRequest request);
 
 }  // namespace venus

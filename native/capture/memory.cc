@@ -95,19 +95,50 @@ uint32_t shared_memory_object(const StoppedProcess &process, CaptureState &state
     return state.add_object(std::move(file), os::UniqueFd());
 }
 
-// Pages of the pool that the process has not written: referenced, not copied. The extent, if the
-// area maps one.
-std::optional<uint32_t> reference_extent(CaptureState &state, FileIdentity identity)
+// Number in CaptureState::inherited, if that is what the area maps.
+std::optional<uint32_t> inherited_extent(const CaptureState &state, FileIdentity identity)
 {
-    for (SealedExtent &extent : state.inherited)
-        if (extent.fd && extent.identity == identity)
-            state.add_extent(std::move(extent));
-    for (uint32_t i = 0; i < state.extents.size(); i++) {
-        if (!(state.extents[i].identity == identity))
-            continue;
-        return i;
-    }
+    for (uint32_t i = 0; i < state.inherited.size(); i++)
+        if (state.inherited[i].identity == identity)
+            return i;
     return std::nullopt;
+}
+
+// What became several mappings in a fork is captured as the one that it is in the original: otherwise
+// each generation would have more of them.
+bool continues(const Mapping &mapping, const OwnPages &own, const Mapping &next,
+               const OwnPages &next_own)
+{
+    bool pool = own.parts.back().pool_extent || next_own.parts.front().pool_extent;
+    return pool && mapping.area.end == next.area.start &&
+           mapping.backing == Backing::kAnonymous && next.backing == Backing::kAnonymous &&
+           mapping.protection == next.protection && mapping.advice == next.advice &&
+           mapping.no_reserve == next.no_reserve && mapping.locked == next.locked &&
+           !mapping.grows_down && !next.grows_down && own.anonymous == next_own.anonymous &&
+           own.watchable && next_own.watchable;
+}
+
+void append(OwnPages &own, OwnPages &&next)
+{
+    own.parts.insert(own.parts.end(), next.parts.begin(), next.parts.end());
+    own.pages.insert(own.pages.end(), next.pages.begin(), next.pages.end());
+    own.max_gap_bytes = std::min(own.max_gap_bytes, next.max_gap_bytes);
+}
+
+// Private memory, behind what came before it.
+void add_private(ProcessImage &image, std::vector<OwnPages> &all, Mapping mapping, OwnPages own)
+{
+    if (!all.empty() && all.back().mapping + 1 == image.mappings.size() &&
+        continues(image.mappings.back(), all.back(), mapping, own)) {
+        Mapping &whole = image.mappings.back();
+        whole.area.end = mapping.area.end;
+        whole.guards.insert(whole.guards.end(), mapping.guards.begin(), mapping.guards.end());
+        append(all.back(), std::move(own));
+        return;
+    }
+    own.mapping = image.mappings.size();
+    image.mappings.push_back(std::move(mapping));
+    all.push_back(std::move(own));
 }
 
 // shmat() attaches a whole segment: one of which a part was unmapped cannot be rebuilt.
@@ -229,19 +260,18 @@ void capture_memory(StoppedProcess &process, CaptureState &state, ProcessImage &
         mapping.shared = area.shared;
         mapping.offset = area.offset;
         judge_flags(process, area, mapping);
-        bool wiped = area.flags.contains("wf");
+        bool wiped = area.flags.contains("wf"), watched = area.flags.contains("uw");
         mapping.guards = scan.guards(area.run);
-        size_t index = image.mappings.size();
         bool is_segment = area.shared && area.name.starts_with("/SYSV");  // whose inode may be 0
         if (area.inode == 0 && area.shared && !is_segment)
             throw Refused(process.label, describe(area), "its kind is not known");
         if (area.inode == 0 && !is_segment) {
             // What is wiped on fork is zero in a fork: nothing to copy.
-            if (!wiped) {
-                all.push_back({index, area.run, scan.private_pages(area.run)});
-                all.back().watched = area.flags.contains("uw");
-            }
-            image.mappings.push_back(std::move(mapping));
+            if (wiped)
+                image.mappings.push_back(std::move(mapping));
+            else
+                add_private(image, all, std::move(mapping),
+                            {0, {{area.run, watched}}, scan.private_pages(area.run)});
             continue;
         }
         std::string link = map_files_path(process, area);
@@ -264,8 +294,7 @@ void capture_memory(StoppedProcess &process, CaptureState &state, ProcessImage &
             image.mappings.push_back(std::move(mapping));
             continue;
         }
-        OwnPages own{index, area.run, scan.private_pages(area.run)};
-        own.watched = area.flags.contains("uw");
+        OwnPages own{0, {{area.run, watched}}, scan.private_pages(area.run)};
         own.anonymous = own.drop_zeroes = false;
         bool reachable = S_ISREG(status.st_mode) && !memory_file &&
                          is_reachable(process, target, status);
@@ -277,12 +306,13 @@ void capture_memory(StoppedProcess &process, CaptureState &state, ProcessImage &
                               "its file cannot be opened by its name");
             mapping.nameless = *nameless;
         }
+        OwnPart &part = own.parts.front();
         if (!area.shared)
-            own.pool_extent = reference_extent(state, {status.st_dev, status.st_ino});
-        if (own.pool_extent) {
+            part.pool_extent = inherited_extent(state, {status.st_dev, status.st_ino});
+        if (part.pool_extent) {
             mapping.offset = 0;
-            own.pool_offset = area.offset;
-            own.anonymous = state.extents[*own.pool_extent].anonymous;
+            part.pool_offset = area.offset;
+            own.anonymous = own.drop_zeroes = state.inherited[*part.pool_extent].anonymous;
             own.max_gap_bytes = kMaxPoolGapBytes;
         } else if (reachable || mapping.nameless != kNoObject) {
             mapping.backing = Backing::kFile;
@@ -300,9 +330,10 @@ void capture_memory(StoppedProcess &process, CaptureState &state, ProcessImage &
             if (mapped > 0)
                 own.pages.push_back({area.run.start, std::min(area.run.end, area.run.start + mapped)});
         }
-        if (!area.shared)
-            all.push_back(std::move(own));
-        image.mappings.push_back(std::move(mapping));
+        if (area.shared)
+            image.mappings.push_back(std::move(mapping));
+        else
+            add_private(image, all, std::move(mapping), std::move(own));
     }
     check_attachments(process, state, image);
     store_own_pages(process, state, image, scan, all, known);

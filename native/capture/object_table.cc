@@ -27,6 +27,14 @@ uint32_t CaptureState::add_extent(SealedExtent extent)
     return static_cast<uint32_t>(extents.size() - 1);
 }
 
+uint32_t CaptureState::use_inherited(size_t number)
+{
+    auto known = used_inherited.find(number);
+    if (known == used_inherited.end())
+        known = used_inherited.emplace(number, add_extent(duplicate(inherited[number], true))).first;
+    return known->second;
+}
+
 std::vector<ExtentPiece> copy_shared_memory(CaptureState &state, int fd, uint64_t size)
 {
     std::vector<PageRun> runs;
@@ -49,6 +57,7 @@ std::vector<ExtentPiece> copy_shared_memory(CaptureState &state, int fd, uint64_
     for (size_t i = 0; i < runs.size(); i++) {
         uint64_t end = std::min(runs[i].end, size);
         for (uint64_t from = runs[i].start; from < end; from += buffer.size()) {
+            state.checkpoint();
             uint64_t wanted = std::min<uint64_t>(buffer.size(), end - from);
             ssize_t count = pread(fd, buffer.data(), wanted, static_cast<off_t>(from));
             if (count != static_cast<ssize_t>(wanted))

@@ -27,6 +27,7 @@ struct CaptureState {
     std::vector<os::UniqueFd> object_files;      // parallel to image.objects: duplicates, may be empty
     // Of the template that the sandbox was forked from: pages still there are referenced.
     std::vector<SealedExtent> inherited;
+    std::map<size_t, uint32_t> used_inherited;  // number there → index into extents
     std::vector<FileIdentity> inherited_plans;
     std::vector<ExternalEnd> external;  // files that belong to the daemon: pipes and ptys to it
     std::map<std::pair<dev_t, ino_t>, uint32_t> memories;  // shared memory → SharedMemoryFile::memory
@@ -36,9 +37,12 @@ struct CaptureState {
     std::map<uint32_t, uint64_t> socket_inodes;  // of objects that are sockets
     pid_t init;
     bool reset_external = false;  // connections to outside come back reset instead of being refused
+    std::function<void()> checkpoint = [] {};  // throws when nobody wants the capture any more
 
     uint32_t add_object(OpenFile file, os::UniqueFd duplicate);
     uint32_t add_extent(SealedExtent extent);
+    // What is referred to is part of the template. Index into `extents`.
+    uint32_t use_inherited(size_t number);
 };
 
 // Content of a memfd or shared anonymous memory, copied into an extent of its own; holes stay holes.

@@ -1,17 +1,13 @@
 #include "capture/own_pages.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
-
-#include "os/checked.h"
 
 namespace venus {
 namespace {
 
 constexpr size_t kMaxExtents = 8;
-// Of a mapping that several snapshots have stored. Each costs a fork some microseconds.
-constexpr size_t kMaxPieces = 256;
+// Of a process that several snapshots have stored. Each costs a fork some microseconds.
+constexpr size_t kMaxSeams = 256;
 
 std::vector<PageRun> addresses(const std::vector<StoredRun> &runs)
 {
@@ -21,39 +17,36 @@ std::vector<PageRun> addresses(const std::vector<StoredRun> &runs)
     return found;
 }
 
-PagesNow look(const PageScan &scan, const OwnPages &own, const KnownProcess *known)
-{
-    PagesNow now{own.pages, own.pages, {}, {}, own.max_gap_bytes};
-    if (!known || !known->protection || !own.watched || !own.watchable)
-        return now;
-    std::vector<PageRun> trusted = subtract(within(known->protected_pages, own.area),
-                                            scan.written_pages(own.area));
-    now.changed = subtract(own.pages, trusted);
-    now.stored = within(known->stored, own.area);
-    // A page that is still the file's may have another content by now.
-    if (own.anonymous || own.pool_extent)
-        now.fillers = within(known->fillers, own.area);
-    return now;
-}
-
-// Extents of the last snapshot, added to this one when they are first used.
-class KnownExtents {
+// Everything that may be referred to, by one row of numbers: extents that the last snapshot of this
+// process knows, then those of the template that the sandbox was forked from.  What is used becomes part
+// of this template.
+class PoolExtents {
 public:
-    KnownExtents(CaptureState &state, const KnownProcess *known)
+    PoolExtents(CaptureState &state, const KnownProcess *known)
         : state_(state), known_(known), indices_(known ? known->extents.size() : 0)
     {
     }
 
+    uint32_t number(uint32_t inherited) const
+    {
+        return static_cast<uint32_t>(indices_.size()) + inherited;
+    }
+
+    // What each holds.
     std::vector<uint64_t> stored_bytes() const
     {
         std::vector<uint64_t> bytes;
         for (size_t i = 0; i < indices_.size(); i++)
             bytes.push_back(known_->extents[i].stored_bytes);
+        for (const SealedExtent &extent : state_.inherited)
+            bytes.push_back(extent.memory_bytes());
         return bytes;
     }
 
     uint32_t use(uint32_t number)
     {
+        if (number >= indices_.size())
+            return state_.use_inherited(number - indices_.size());
         if (!indices_[number])
             indices_[number] = state_.add_extent(duplicate(known_->extents[number].extent, true));
         return *indices_[number];
@@ -79,24 +72,33 @@ public:
     }
 
 private:
-    static SealedExtent duplicate(const SealedExtent &extent, bool inherited)
-    {
-        os::UniqueFd fd(checked(fcntl(extent.fd.get(), F_DUPFD_CLOEXEC, 0), "duplicate", "extent"));
-        return {std::move(fd), extent.size, extent.identity, inherited, extent.anonymous, {}};
-    }
-
     CaptureState &state_;
     const KnownProcess *known_;
     std::vector<std::optional<uint32_t>> indices_;
 };
 
-void reference_pool(const OwnPages &own, const std::vector<PageRun> &covered, Mapping &mapping)
+PagesNow look(const PageScan &scan, const OwnPages &own, const KnownProcess *known,
+              const PoolExtents &pool)
 {
-    if (!own.pool_extent)
-        return;
-    for (const PageRun &run : complement(own.area, covered))
-        mapping.pieces.push_back(
-            {run, *own.pool_extent, own.pool_offset + (run.start - own.area.start)});
+    PagesNow now{own.pages, {}, {}, {}, {}, own.max_gap_bytes};
+    std::vector<PageRun> trusted;
+    for (const OwnPart &part : own.parts) {
+        if (part.pool_extent)
+            now.pool.push_back({part.area, pool.number(*part.pool_extent), part.pool_offset});
+        if (!known || !known->protection || !part.watched || !own.watchable)
+            continue;
+        for (const PageRun &run : subtract(within(known->protected_pages, part.area),
+                                           scan.written_pages(part.area)))
+            trusted.push_back(run);
+        for (const StoredRun &run : within(known->stored, part.area))
+            now.stored.push_back(run);
+        // A page that is still the file's may have another content by now.
+        if (own.anonymous || part.pool_extent)
+            for (const PageRun &run : within(known->fillers, part.area))
+                now.fillers.push_back(run);
+    }
+    now.changed = subtract(own.pages, trusted);
+    return now;
 }
 
 // Protects what was stored. Returns the pages whose writing the next capture will see.
@@ -106,18 +108,23 @@ std::vector<PageRun> protect(StoppedProcess &process, const PageScan &scan,
     std::vector<PageRun> pages;
     bool fresh = false;
     for (const OwnPages &own : all) {
-        if (own.pages.empty() || !own.watchable)
+        if (!own.watchable)
             continue;
-        bool covered = known.protection && known.protection->cover(own.area);
-        if (!covered && !fresh) {
-            protect_from(process, known);  // the first time, or after execve
-            fresh = true;
-            covered = known.protection && known.protection->cover(own.area);
+        for (const OwnPart &part : own.parts) {
+            std::vector<PageRun> here = within(own.pages, part.area);
+            if (here.empty() && within(known.stored, part.area).empty())
+                continue;
+            bool covered = known.protection && known.protection->cover(part.area);
+            if (!covered && !fresh) {
+                protect_from(process, known);  // the first time, or after execve
+                fresh = true;
+                covered = known.protection && known.protection->cover(part.area);
+            }
+            if (!covered)
+                continue;
+            scan.protect_pages(part.area);
+            pages.insert(pages.end(), here.begin(), here.end());
         }
-        if (!covered)
-            continue;
-        scan.protect_pages(own.area);
-        pages.insert(pages.end(), own.pages.begin(), own.pages.end());
     }
     return pages;
 }
@@ -145,12 +152,12 @@ void remember(const ProcessImage &image, const std::vector<OwnPages> &all,
 void store_own_pages(StoppedProcess &process, CaptureState &state, ProcessImage &image,
                      const PageScan &scan, const std::vector<OwnPages> &all, KnownProcess *known)
 {
+    PoolExtents extents(state, known);
     std::vector<PagesNow> now;
     for (const OwnPages &own : all)
-        now.push_back(look(scan, own, known));
-    KnownExtents extents(state, known);
+        now.push_back(look(scan, own, known, extents));
     std::vector<PageChoice> choices =
-        choose_pages(now, extents.stored_bytes(), {kMaxRunsPerArea, kMaxPieces, kMaxExtents});
+        choose_pages(now, extents.stored_bytes(), {kMaxRunsPerArea, kMaxSeams, kMaxExtents});
     std::vector<PendingCopy> anonymous, of_files;
     for (size_t i = 0; i < all.size(); i++) {
         const OwnPages &own = all[i];
@@ -159,7 +166,6 @@ void store_own_pages(StoppedProcess &process, CaptureState &state, ProcessImage 
             (own.anonymous ? anonymous : of_files).push_back({own.mapping, run, own.drop_zeroes});
         for (const StoredRun &run : choices[i].referenced)
             mapping.pieces.push_back({run.run, extents.use(run.extent), run.offset});
-        reference_pool(own, unite(choices[i].copied, addresses(choices[i].referenced)), mapping);
     }
     std::vector<uint32_t> made;
     for (bool kind : {true, false})

@@ -8,18 +8,26 @@
 
 namespace venus {
 
+// One mapping, as the kernel has it.
+struct OwnPart {
+    PageRun area;
+    bool watched;  // under a userfaultfd: whether it is ours is checked
+    // Below its own pages lies an extent of the template that the sandbox was forked from: its number
+    // in CaptureState::inherited.
+    std::optional<uint32_t> pool_extent = std::nullopt;
+    uint64_t pool_offset = 0;
+};
+
 struct OwnPages {
     size_t mapping;  // index in ProcessImage::mappings
-    PageRun area;
+    std::vector<OwnPart> parts;  // one, but for what became several in a fork
     std::vector<PageRun> pages;
     bool anonymous = true;     // else what is discarded there is the content of a file
     bool drop_zeroes = true;
-    bool watched = false;      // under a userfaultfd: whether it is ours is checked
     bool watchable = true;     // its pages are in the page tables
     uint64_t max_gap_bytes = kMaxGapBytes;
-    // Below the pages lies an extent of the template that the sandbox was forked from.
-    std::optional<uint32_t> pool_extent = std::nullopt;
-    uint64_t pool_offset = 0;
+
+    PageRun area() const { return {parts.front().area.start, parts.back().area.end}; }
 };
 
 // Gives the mappings their pieces.  `known`: what the last snapshot knew, or null without tracking;

@@ -22,8 +22,9 @@ void read_pages(const StoppedProcess &process, uint64_t at, void *into, size_t b
 
 class Copier {
 public:
-    Copier(const StoppedProcess &process, ExtentWriter &writer)
-        : process_(process), writer_(writer), buffer_(kCopyBytes)
+    Copier(const StoppedProcess &process, ExtentWriter &writer,
+           const std::function<void()> &checkpoint)
+        : process_(process), writer_(writer), checkpoint_(checkpoint), buffer_(kCopyBytes)
     {
     }
 
@@ -32,6 +33,7 @@ public:
     {
         std::vector<PageRun> filled;
         for (uint64_t at = copy.run.start; at < copy.run.end;) {
+            checkpoint_();
             uint64_t bytes = std::min<uint64_t>(kCopyBytes, copy.run.end - at);
             read_pages(process_, at, buffer_.data(), bytes);
             for (const PageRun &run : content(bytes, copy.drop_zeroes)) {
@@ -67,6 +69,7 @@ private:
 
     const StoppedProcess &process_;
     ExtentWriter &writer_;
+    const std::function<void()> &checkpoint_;
     std::vector<uint8_t> buffer_;
 };
 
@@ -81,7 +84,7 @@ std::optional<uint32_t> copy_pages(const StoppedProcess &process, CaptureState &
         runs.push_back(copy.run);
     ExtentLayout layout = lay_out(runs);
     ExtentWriter writer(layout.size);
-    Copier copier(process, writer);
+    Copier copier(process, writer, state.checkpoint);
     std::vector<std::pair<size_t, ExtentPiece>> pieces;
     for (size_t i = 0; i < copies.size(); i++) {
         std::vector<PageRun> filled = copier.copy(copies[i], layout.offsets[i]);

@@ -155,7 +155,8 @@ void StoppedProcess::write_memory(uint64_t address, const void *from, size_t byt
         throw os::Error("write memory of", label, errno ? errno : EIO);
 }
 
-StoppedTree::StoppedTree(pid_t init_host_pid) : init_(init_host_pid)
+StoppedTree::StoppedTree(pid_t init_host_pid)
+    : init_(init_host_pid), pid_namespace_(init_host_pid)
 {
     namespace_ = proc::read_link(proc::path(init_, "ns/pid"));
     // A process that still runs can create others: repeat until a round finds nothing new.
@@ -189,7 +190,7 @@ bool StoppedTree::stop_new(int round)
     bool found_new = false, let_go = false;
     SchedulerClocks clocks;
     for (pid_t pid : proc::list_numbers("/proc")) {
-        if (pid == init_)
+        if (pid == init_ || !pid_namespace_.may_hold(pid))
             continue;
         std::string state;
         std::vector<std::string> stat;

@@ -9,8 +9,9 @@
 #include <vector>
 
 #include "memory/page_runs.h"
-#include "os/tracee.h"
 #include "os/fd.h"
+#include "os/pid_namespace.h"
+#include "os/tracee.h"
 
 namespace venus {
 
@@ -67,6 +68,7 @@ private:
     void describe();
 
     pid_t init_;
+    os::PidNamespace pid_namespace_;
     std::string namespace_;
 };
 

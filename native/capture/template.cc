@@ -175,10 +175,11 @@ std::map<std::string, uint64_t> Template::counts() const
 {
     std::map<std::string, uint64_t> counts = tree_counts_;
     counts["external_slots"] = external_slots_;
+    counts["extents"] = extents_.size();
     counts["operations"] = plan_.operations;
     counts["plan_bytes"] = plan_.bytes.size();
     for (const SealedExtent &extent : extents_)
-        counts[extent.inherited ? "inherited_bytes" : "extent_bytes"] += extent.size;
+        counts[extent.inherited ? "inherited_bytes" : "extent_bytes"] += extent.memory_bytes();
     return counts;
 }
 
@@ -215,42 +216,56 @@ void Template::collapse() const
         extent.collapse();
 }
 
+std::vector<std::vector<PageRun>> Template::huge_runs() const
+{
+    std::vector<std::vector<PageRun>> runs;
+    for (const SealedExtent &extent : extents_)
+        runs.push_back(extent.huge);
+    return runs;
+}
+
+void Template::remember(std::vector<std::vector<PageRun>> huge,
+                        std::map<std::string, double> times_ms)
+{
+    for (size_t i = 0; i < extents_.size(); i++)
+        extents_[i].huge = std::move(huge.at(i));
+    times_ms_ = std::move(times_ms);
+}
+
 Lineage Template::lineage() const
 {
     Lineage lineage;
-    for (const SealedExtent &extent : extents_) {
-        os::UniqueFd again(checked(fcntl(extent.fd.get(), F_DUPFD_CLOEXEC, 0), "duplicate", "extent"));
-        lineage.extents.push_back(
-            {std::move(again), extent.size, extent.identity, true, extent.anonymous, {}});
-    }
+    for (const SealedExtent &extent : extents_)
+        lineage.extents.push_back(duplicate(extent, true));
     lineage.plans.push_back(identity_of(plan_file_.get()));
     return lineage;
 }
 
-Template capture_template(pid_t init_host_pid, const std::vector<int> &externals,
-                          const std::function<void()> &while_stopped, const Template *parent,
-                          const std::string &leave_out, const std::string &on_external,
-                          WriteTracking *tracking)
+std::vector<ExternalEnd> external_ends(const std::vector<int> &descriptors)
 {
-    if (on_external != "refuse" && on_external != "reset")
-        throw os::Error("capture with on_external", on_external, EINVAL);
-    Lineage lineage = parent ? parent->lineage() : Lineage{};
     std::vector<ExternalEnd> ends;
-    for (int fd : externals) {
+    for (int fd : descriptors) {
         ends.push_back({fd, identity_of(fd), -1});
         unsigned index;
         if (ioctl(fd, TIOCGPTN, &index) == 0)
             ends.back().terminal = static_cast<int>(index);
     }
+    return ends;
+}
+
+Template capture_template(CaptureRequest request, const std::function<void()> &released,
+                          const std::string &leave_out)
+{
+    WriteTracking *tracking = request.tracking;
     std::optional<Template> result;
     std::exception_ptr failure;
     // ptrace belongs to a thread; what goes wrong half way is released with it at the latest.
     std::thread([&] {
         try {
             auto start = Clock::now();
-            CaptureState state = capture_tree(
-                init_host_pid, std::move(ends), std::move(lineage), while_stopped,
-                on_external == "reset", tracking);
+            CaptureState state = capture_tree(std::move(request));
+            if (released)
+                released();
             std::map<std::string, double> times = {{"capture", milliseconds_since(start)}};
             start = Clock::now();
             for (const SealedExtent &extent : state.extents)

@@ -40,6 +40,10 @@ public:
     static bool release(int shared_page) { return release_tree(shared_page); }
     // Makes huge pages of it; see SealedExtent::collapse.
     void collapse() const;
+    const std::vector<SealedExtent> &extents() const { return extents_; }
+    // What a saved header does not hold: of each extent what shall become huge pages, and the times.
+    std::vector<std::vector<PageRun>> huge_runs() const;
+    void remember(std::vector<std::vector<PageRun>> huge, std::map<std::string, double> times_ms);
     // For the capture of a sandbox that was forked from this.
     Lineage lineage() const;
     // Empty when no operation of the fork failed.
@@ -57,13 +61,12 @@ private:
     std::map<std::string, double> times_ms_;
 };
 
-// `externals`: descriptors of the caller that lead to files which belong to it, see capture_tree.
-// `parent`: the template that the sandbox was forked from, or null. `leave_out`: for tests of tests.
-// `tracking`: see capture_tree, or null.
-// `on_external`: "refuse" or "reset", what becomes of connections to outside the sandbox.
-Template capture_template(pid_t init_host_pid, const std::vector<int> &externals,
-                          const std::function<void()> &while_stopped, const Template *parent,
-                          const std::string &leave_out, const std::string &on_external,
-                          WriteTracking *tracking);
+// Slots for descriptors of the caller that lead to files which belong to it.
+std::vector<ExternalEnd> external_ends(const std::vector<int> &descriptors);
+
+// `released`: called as soon as the sandbox runs again, as if nothing had been. `leave_out`: for tests of
+// tests.
+Template capture_template(CaptureRequest request, const std::function<void()> &released = {},
+                          const std::string &leave_out = "");
 
 }  // namespace venus

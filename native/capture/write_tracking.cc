@@ -29,27 +29,6 @@ struct Reception {
     } ancillary;
 };
 
-void send_descriptor(int socket, int fd)
-{
-    char byte = 0;
-    iovec vector = {&byte, 1};
-    union {
-        cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(int))];
-    } ancillary{};
-    msghdr message{};
-    message.msg_iov = &vector;
-    message.msg_iovlen = 1;
-    message.msg_control = &ancillary;
-    message.msg_controllen = sizeof ancillary;
-    cmsghdr *header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof fd);
-    memcpy(CMSG_DATA(header), &fd, sizeof fd);
-    checked(sendmsg(socket, &message, MSG_NOSIGNAL), "send", kDevice);
-}
-
 // A descriptor of the stopped process, closed again at the end.
 class TheirFd {
 public:
@@ -86,7 +65,8 @@ os::UniqueFd make_inside(StoppedProcess &process)
     Reception there{};
     process.read_memory(at, &there, sizeof there);
     TheirFd sending(process, there.pair[0]), receiving(process, there.pair[1]);
-    send_descriptor(sending.duplicate().get(), device.get());
+    int number = device.get();
+    os::send_with_fds(sending.duplicate().get(), {"", 1}, &number, 1, kDevice);
     auto pointer = [&](size_t offset) { return reinterpret_cast<char *>(at + offset); };
     there.vector = {pointer(offsetof(Reception, byte)), 1};
     there.message.msg_iov = reinterpret_cast<iovec *>(pointer(offsetof(Reception, vector)));
@@ -98,7 +78,7 @@ os::UniqueFd make_inside(StoppedProcess &process)
                      MSG_CMSG_CLOEXEC | MSG_DONTWAIT) < 0)
         return {};
     process.read_memory(at, &there, sizeof there);
-    int number = -1;
+    number = -1;
     if (there.message.msg_controllen >= CMSG_LEN(sizeof number))
         memcpy(&number, CMSG_DATA(&there.ancillary.header), sizeof number);
     TheirFd their_device(process, number);

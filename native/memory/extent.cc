@@ -27,6 +27,12 @@ FileIdentity identity_of(int fd)
     return {status.st_dev, status.st_ino};
 }
 
+SealedExtent duplicate(const SealedExtent &extent, bool inherited)
+{
+    os::UniqueFd fd(checked(fcntl(extent.fd.get(), F_DUPFD_CLOEXEC, 0), "duplicate", kName));
+    return {std::move(fd), extent.size, extent.identity, inherited, extent.anonymous, {}};
+}
+
 SealedExtent adopt_sealed(int fd, uint64_t size, FileIdentity identity, const std::string &name)
 {
     os::UniqueFd own(checked(fcntl(fd, F_DUPFD_CLOEXEC, 0), "duplicate", name));
@@ -93,6 +99,14 @@ SealedExtent ExtentWriter::finish(bool anonymous)
 {
     FileIdentity identity = identity_of(fd_.get());
     return {std::move(fd_), size_, identity, false, anonymous, std::move(huge_)};
+}
+
+uint64_t SealedExtent::memory_bytes() const
+{
+    constexpr uint64_t kBlockBytes = 512;  // of st_blocks, whatever the file system's own
+    struct stat status;
+    checked(fstat(fd.get(), &status), "stat", kName);
+    return static_cast<uint64_t>(status.st_blocks) * kBlockBytes;
 }
 
 void SealedExtent::seal() const

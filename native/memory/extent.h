@@ -34,10 +34,14 @@ struct SealedExtent {
     std::vector<PageRun> huge = {};  // offsets that shall become huge pages
 
     void seal() const;
+    // Its holes take none, and alignment makes many.
+    uint64_t memory_bytes() const;
     // Huge pages where they are wanted: an optimisation that may fail, and takes a second or two per
     // GiB.  The content stays what it is: also when it is sealed, and while forks run on it.
     void collapse() const;
 };
+
+SealedExtent duplicate(const SealedExtent &extent, bool inherited);
 
 // A duplicate of a descriptor that was handed on. Throws os::Error, with `name`, unless it is the very
 // file that was sealed: same identity, same size, all seals.

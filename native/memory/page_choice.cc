@@ -7,6 +7,8 @@ namespace venus {
 namespace {
 
 using Extents = std::set<uint32_t>;
+constexpr uint64_t kSmallestPieceBytes = 4 * kPageBytes;
+constexpr uint64_t kLeastUse = 4;  // one part of so many
 
 std::vector<PageRun> addresses(const std::vector<StoredRun> &runs)
 {
@@ -16,39 +18,71 @@ std::vector<PageRun> addresses(const std::vector<StoredRun> &runs)
     return found;
 }
 
-PageChoice choose(const PagesNow &now, const Extents &given_up, const ChoiceLimits &limits)
+void sort_by_address(std::vector<StoredRun> &runs)
+{
+    std::sort(runs.begin(), runs.end(), [](const StoredRun &one, const StoredRun &two) {
+        return one.run.start < two.run.start;
+    });
+}
+
+// Pieces below `min_bytes` are copied, if that is what it takes.
+PageChoice choose(const PagesNow &now, const Extents &given_up, uint64_t min_bytes,
+                  const ChoiceLimits &limits)
 {
     std::vector<StoredRun> kept;
-    std::vector<PageRun> left;
+    std::vector<PageRun> again;
     for (const StoredRun &run : now.stored) {
+        if (!given_up.contains(run.extent))
+            kept.push_back(run);
+        else
+            for (const PageRun &part : within(now.own, run.run))
+                again.push_back(part);
+    }
+    // Pages that were discarded since.
+    kept = cut(kept, subtract(subtract(addresses(kept), now.own), now.fillers));
+    for (const StoredRun &run : cut(now.pool, unite(now.own, addresses(kept)))) {
         if (given_up.contains(run.extent))
-            left.push_back(run.run);
+            again.push_back(run.run);
         else
             kept.push_back(run);
     }
-    // Pages that were discarded since: zero, or what lies below them in a file.
-    std::vector<PageRun> gone = subtract(subtract(addresses(kept), now.own), now.fillers);
-    std::vector<PageRun> again;
-    for (const PageRun &run : left)
-        for (const PageRun &part : within(now.own, run))
-            again.push_back(part);
+    sort_by_address(kept);
     PageChoice choice;
     choice.copied = coalesce(unite(now.changed, again), now.max_gap_bytes, limits.max_runs);
-    choice.referenced = cut(kept, unite(choice.copied, gone));
-    if (choice.referenced.size() + choice.copied.size() > limits.max_pieces) {
-        choice.copied = coalesce(now.own, now.max_gap_bytes, limits.max_runs);
-        choice.referenced.clear();
+    choice.referenced = cut(kept, choice.copied);
+    std::vector<PageRun> small;
+    for (const StoredRun &run : choice.referenced)
+        if (run.run.size() < min_bytes)
+            small.push_back(run.run);
+    if (!small.empty()) {
+        choice.copied = coalesce(unite(choice.copied, small), now.max_gap_bytes, limits.max_runs);
+        choice.referenced = cut(kept, choice.copied);
     }
     return choice;
+}
+
+size_t seams(const PageChoice &choice)
+{
+    std::vector<PageRun> pieces = addresses(choice.referenced);
+    pieces.insert(pieces.end(), choice.copied.begin(), choice.copied.end());
+    return pieces.size() - std::min(pieces.size(), unite(pieces, {}).size());
 }
 
 std::vector<PageChoice> choose_all(const std::vector<PagesNow> &mappings, const Extents &given_up,
                                    const ChoiceLimits &limits)
 {
-    std::vector<PageChoice> choices;
-    for (const PagesNow &now : mappings)
-        choices.push_back(choose(now, given_up, limits));
-    return choices;
+    for (uint64_t min_bytes = 0;; min_bytes = std::max(2 * min_bytes, kSmallestPieceBytes)) {
+        std::vector<PageChoice> choices;
+        size_t all_seams = 0, referenced = 0;
+        for (const PagesNow &now : mappings) {
+            choices.push_back(choose(now, given_up, min_bytes, limits));
+            all_seams += seams(choices.back());
+            referenced += choices.back().referenced.size();
+        }
+        // Half of what is allowed, or the next snapshot would be here again.
+        if (referenced == 0 || all_seams <= (min_bytes == 0 ? limits.max_seams : limits.max_seams / 2))
+            return choices;
+    }
 }
 
 }  // namespace
@@ -86,7 +120,7 @@ std::vector<PageChoice> choose_pages(const std::vector<PagesNow> &mappings,
     Extents given_up;
     std::vector<uint32_t> fullest;
     for (uint32_t extent = 0; extent < used.size(); extent++) {
-        if (used[extent] * 2 < extent_bytes[extent])
+        if (used[extent] * kLeastUse < extent_bytes[extent])
             given_up.insert(extent);
         else
             fullest.push_back(extent);

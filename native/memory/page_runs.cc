@@ -5,6 +5,8 @@
 namespace venus {
 namespace {
 
+constexpr uint64_t kMinJoinedBytes = 1u << 20;
+
 std::vector<PageRun> join_within(const std::vector<PageRun> &runs, uint64_t max_gap_bytes)
 {
     std::vector<PageRun> joined;
@@ -24,13 +26,17 @@ std::vector<PageRun> coalesce(std::vector<PageRun> runs, uint64_t max_gap_bytes,
     runs = join_within(runs, max_gap_bytes);
     if (runs.size() <= max_runs || max_runs == 0)
         return runs;
-    // Join over the smallest gaps first: exactly as many as are too much.
+    // Join over the smallest gaps first, and over no more than are too much.
     std::vector<uint64_t> gaps;
     for (size_t i = 1; i < runs.size(); i++)
         gaps.push_back(runs[i].start - runs[i - 1].end);
-    size_t surplus = runs.size() - max_runs;
-    std::nth_element(gaps.begin(), gaps.begin() + static_cast<ptrdiff_t>(surplus - 1), gaps.end());
-    return join_within(runs, gaps[surplus - 1]);
+    std::sort(gaps.begin(), gaps.end());
+    uint64_t left = std::max(total_bytes(runs), kMinJoinedBytes), largest = max_gap_bytes;
+    for (size_t i = 0; i < runs.size() - max_runs && gaps[i] <= left; i++) {
+        left -= gaps[i];
+        largest = gaps[i];
+    }
+    return join_within(runs, largest);
 }
 
 std::vector<PageRun> complement(PageRun whole, const std::vector<PageRun> &runs)

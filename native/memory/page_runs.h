@@ -19,7 +19,8 @@ struct PageRun {
 };
 
 // Joins runs whose gap is at most `max_gap_bytes`; then, while more than `max_runs` remain, joins
-// over ever larger gaps.  The number of mappings is what a fork costs, a few zero pages are cheap.
+// over ever larger gaps, as long as they are together no larger than the runs (or a mebibyte).  The
+// number of mappings is what a fork costs, a few zero pages are cheap.
 std::vector<PageRun> coalesce(std::vector<PageRun> runs, uint64_t max_gap_bytes, size_t max_runs);
 
 // The parts of `whole` that no run covers.

@@ -28,20 +28,51 @@ SocketPair make_socket_pair() {
   return {UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
-void send_with_fd(int socket, char byte, int fd, const std::string& object) {
-  iovec vector{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof fd)] = {};
+void send_with_fds(int socket, std::string_view bytes, const int* fds, std::size_t count,
+                   const std::string& object) {
+  iovec vector{const_cast<char*>(bytes.data()), bytes.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(kMaxFdsAtOnce * sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &vector;
+  message.msg_iovlen = 1;
+  if (count > 0) {
+    message.msg_control = control;
+    message.msg_controllen = CMSG_SPACE(count * sizeof(int));
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(count * sizeof(int));
+    std::memcpy(CMSG_DATA(header), fds, count * sizeof(int));
+  }
+  ssize_t sent;
+  do sent = ::sendmsg(socket, &message, MSG_NOSIGNAL);
+  while (sent < 0 && errno == EINTR);
+  if (sent < 0) fail("send", object);
+}
+
+std::size_t receive_with_fds(int socket, void* bytes, std::size_t size,
+                             std::vector<UniqueFd>& fds, const std::string& object) {
+  iovec vector{bytes, size};
+  alignas(cmsghdr) char control[CMSG_SPACE(kMaxFdsAtOnce * sizeof(int))];
   msghdr message{};
   message.msg_iov = &vector;
   message.msg_iovlen = 1;
   message.msg_control = control;
   message.msg_controllen = sizeof control;
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof fd);
-  std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
-  if (::sendmsg(socket, &message, MSG_NOSIGNAL) < 0) fail("sendmsg", object);
+  ssize_t got;
+  do got = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+  while (got < 0 && errno == EINTR);
+  if (got < 0) fail("receive", object);
+  for (cmsghdr* each = CMSG_FIRSTHDR(&message); each; each = CMSG_NXTHDR(&message, each)) {
+    if (each->cmsg_level != SOL_SOCKET || each->cmsg_type != SCM_RIGHTS) continue;
+    for (std::size_t at = 0; at < each->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
+      int fd;
+      std::memcpy(&fd, CMSG_DATA(each) + at, sizeof fd);
+      fds.emplace_back(fd);
+    }
+  }
+  if (message.msg_flags & MSG_CTRUNC) throw Error("receive descriptors from", object, EMFILE);
+  return static_cast<std::size_t>(got);
 }
 
 UniqueFd open_path(const std::string& path, int flags) {

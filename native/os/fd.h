@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace venus::os {
 
@@ -40,7 +41,15 @@ struct SocketPair {
 
 Pipe make_pipe();
 SocketPair make_socket_pair();  // AF_UNIX SOCK_SEQPACKET
-void send_with_fd(int socket, char byte, int fd, const std::string& object);
+
+// Descriptors travel with bytes of a Unix socket, so many at once at most.
+inline constexpr std::size_t kMaxFdsAtOnce = 64;
+void send_with_fds(int socket, std::string_view bytes, const int* fds, std::size_t count,
+                   const std::string& object);
+// One recvmsg; the number of bytes, 0 at the end. Adds what comes to `fds`.
+std::size_t receive_with_fds(int socket, void* bytes, std::size_t size,
+                             std::vector<UniqueFd>& fds, const std::string& object);
+
 UniqueFd open_path(const std::string& path, int flags);
 UniqueFd open_at(int directory, const char* name, int flags);
 // One read; the number of bytes, 0 at the end.

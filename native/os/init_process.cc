@@ -174,7 +174,9 @@ WaitingInit::~WaitingInit() {
   ::munmap(stack_, sizeof(Stack));
 }
 
-void WaitingInit::go(int root_fd) { send_with_fd(go_.get(), kGo, root_fd, "sandbox-init"); }
+void WaitingInit::go(int root_fd) {
+  send_with_fds(go_.get(), {&kGo, 1}, &root_fd, 1, "sandbox-init");
+}
 
 UniqueFd WaitingInit::take() { return child_->release(); }
 

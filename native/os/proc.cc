@@ -23,10 +23,11 @@ std::vector<uint8_t> read_bytes(const std::string &path)
 {
     os::UniqueFd fd(checked(open(path.c_str(), O_RDONLY | O_CLOEXEC), "open", path));
     std::vector<uint8_t> bytes;
-    for (;;) {
+    // Most files of /proc are short, and room costs the time to zero it.
+    for (size_t room = 4096;; room = std::min<size_t>(2 * room, 65536)) {
         size_t filled = bytes.size();
-        bytes.resize(filled + 65536);
-        ssize_t count = read(fd.get(), bytes.data() + filled, 65536);
+        bytes.resize(filled + room);
+        ssize_t count = read(fd.get(), bytes.data() + filled, room);
         bytes.resize(filled + static_cast<size_t>(std::max<ssize_t>(count, 0)));
         if (count < 0) {
             if (errno == EINTR)

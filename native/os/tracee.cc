@@ -4,8 +4,10 @@
 #include <linux/filter.h>
 #include <signal.h>
 #include <sys/ptrace.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <utility>
 
@@ -68,6 +70,7 @@ void Tracee::swap(Tracee &other) noexcept
     std::swap(continuation_, other.continuation_);
     std::swap(signal_mask_, other.signal_mask_);
     std::swap(changed_, other.changed_);
+    std::swap(stop_signal_came_, other.stop_signal_came_);
 }
 
 Tracee::~Tracee()
@@ -146,10 +149,16 @@ RseqRegistration Tracee::rseq() const
 std::vector<std::vector<uint8_t>> Tracee::pending(bool of_process) const
 {
     std::vector<std::vector<uint8_t>> found;
-    while (found.size() < kMaxPending) {
+    if (!of_process && stop_signal_came_) {
+        siginfo_t info{};
+        info.si_signo = SIGSTOP;
+        auto *bytes = reinterpret_cast<const uint8_t *>(&info);
+        found.emplace_back(bytes, bytes + kSignalInfoBytes);
+    }
+    uint64_t index = 0;
+    while (index < kMaxPending) {
         std::vector<uint8_t> info(kSignalInfoBytes);
-        struct __ptrace_peeksiginfo_args request = {found.size(),
-                                                    of_process ? kSharedQueue : 0, 1};
+        struct __ptrace_peeksiginfo_args request = {index++, of_process ? kSharedQueue : 0, 1};
         long count = trace(PTRACE_PEEKSIGINFO, tid_, reinterpret_cast<uint64_t>(&request),
                            reinterpret_cast<uint64_t>(info.data()));
         if (count < 0)
@@ -189,8 +198,11 @@ void Tracee::wait_stopped(int expected_signal, const char *operation)
         if (WIFSTOPPED(status) && (status >> 8) == expected_signal)
             return;
         // A thread of a stopped process first reports the stop that was asked for.
-        if (!WIFSTOPPED(status) || status >> 16 != PTRACE_EVENT_STOP)
+        bool asked_for = WIFSTOPPED(status) && status >> 16 == PTRACE_EVENT_STOP;
+        bool stop_signal = WIFSTOPPED(status) && status >> 8 == SIGSTOP;
+        if (!asked_for && !stop_signal)
             break;
+        stop_signal_came_ |= stop_signal;
         if (trace(PTRACE_SYSCALL, tid_, 0, 0) < 0)
             throw os::Error("ptrace SYSCALL", name(), errno);
     }
@@ -258,6 +270,8 @@ void Tracee::release()
     seized_ = false;
     if (changed_ || continuation_.rip != at_stop_.rip || continuation_.rax != at_stop_.rax)
         set(continuation_, signal_mask_);
+    if (stop_signal_came_)
+        syscall(SYS_tkill, tid_, SIGSTOP);
     if (trace(PTRACE_DETACH, tid_, 0, 0) < 0 && errno != ESRCH)
         throw os::Error("ptrace DETACH", name(), errno);
 }

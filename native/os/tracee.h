@@ -66,6 +66,8 @@ private:
     user_regs_struct at_stop_{}, continuation_{};
     uint64_t signal_mask_ = 0;
     bool changed_ = false;  // registers and mask must be put back
+    // SIGSTOP cannot be blocked: one that came between is put aside, and sent again at the end.
+    bool stop_signal_came_ = false;
 };
 
 }  // namespace venus

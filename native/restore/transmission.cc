@@ -1,45 +1,26 @@
 #include "restore/transmission.h"
 
 #include <linux/futex.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <string_view>
 
 #include "os/error.h"
+#include "os/fd.h"
 #include "venus_restore_format.h"
 
 namespace venus {
 namespace {
 
-void send_packet(int socket, const void *bytes, size_t size, const int *fds, size_t count)
+constexpr const char *kPlan = "restore plan";
+
+template <typename Packet>
+std::string_view bytes_of(const Packet &packet)
 {
-    union {
-        cmsghdr align;
-        char bytes[CMSG_SPACE(VR_START_BATCH * sizeof(int))];
-    } ancillary{};
-    iovec vector = {const_cast<void *>(bytes), size};
-    msghdr message{};
-    message.msg_iov = &vector;
-    message.msg_iovlen = 1;
-    if (count > 0) {
-        message.msg_control = &ancillary;
-        message.msg_controllen = CMSG_SPACE(count * sizeof(int));
-        cmsghdr *header = CMSG_FIRSTHDR(&message);
-        header->cmsg_level = SOL_SOCKET;
-        header->cmsg_type = SCM_RIGHTS;
-        header->cmsg_len = CMSG_LEN(count * sizeof(int));
-        memcpy(CMSG_DATA(header), fds, count * sizeof(int));
-    }
-    ssize_t sent;
-    do
-        sent = sendmsg(socket, &message, MSG_NOSIGNAL);
-    while (sent < 0 && errno == EINTR);
-    if (sent < 0)
-        throw os::Error("send", "restore plan", errno);
+    return {reinterpret_cast<const char *>(&packet), sizeof packet};
 }
 
 }  // namespace
@@ -54,11 +35,11 @@ void send_plan(const RestorePlan &plan, int socket, const std::vector<int> &desc
     start.entry = plan.entry;
     start.first_fd = static_cast<uint32_t>(plan.first_descriptor);
     start.fd_count = static_cast<uint32_t>(descriptors.size());
-    send_packet(socket, &start, sizeof start, nullptr, 0);
+    os::send_with_fds(socket, bytes_of(start), nullptr, 0, kPlan);
     for (size_t at = 0; at < descriptors.size(); at += VR_START_BATCH) {
         auto index = static_cast<uint32_t>(at);
         size_t count = std::min<size_t>(VR_START_BATCH, descriptors.size() - at);
-        send_packet(socket, &index, sizeof index, descriptors.data() + at, count);
+        os::send_with_fds(socket, bytes_of(index), descriptors.data() + at, count, kPlan);
     }
 }
 

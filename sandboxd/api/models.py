@@ -138,6 +138,9 @@ class SandboxMetrics(Body):
     private_bytes: int = Field(
         description="anonymous memory, memory files and kernel memory that only it holds"
     )
+    shared_bytes: int = Field(
+        description="memory of the template that it was forked from; 0: of none"
+    )
     cpu_s: float
     pids: int
     disk_bytes: int | None
@@ -283,6 +286,9 @@ class DaemonInfo(Body):
     standing: int = Field(description="sandboxes that were launched ahead and that nobody has yet")
     pool_bytes: int = Field(
         description="memory of all templates, each page once; sandboxes hold none of it"
+    )
+    private_bytes: int = Field(
+        description="of all sandboxes of the node together: memory that only one of them holds"
     )
     counters: Counters
     limits: DaemonLimits

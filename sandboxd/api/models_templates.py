@@ -99,8 +99,9 @@ class TemplateInfo(Body):
     processes: int
     threads: int
     mappings: int
-    own_bytes: int = Field(description="pages that this template holds and no other")
-    inherited_bytes: int = Field(description="pages of earlier templates that it refers to")
+    own_bytes: int = Field(description="memory that this template holds and no earlier one")
+    inherited_bytes: int = Field(description="memory of earlier templates that it refers to")
+    shared_bytes: int = Field(description="memory that its forks share, whoever else holds it")
 
 
 class TemplateList(Body):

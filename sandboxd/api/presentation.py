@@ -88,6 +88,7 @@ def template_info(template: Template) -> models_templates.TemplateInfo:
         mappings=record.counts.get("mappings", 0),
         own_bytes=record.counts.get("extent_bytes", 0),
         inherited_bytes=record.counts.get("inherited_bytes", 0),
+        shared_bytes=template.shared_bytes,
     )
 
 

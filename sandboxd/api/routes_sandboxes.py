@@ -33,6 +33,7 @@ async def info(context: Context, peer: CurrentPeer) -> models.DaemonInfo:
         templates=len(context.templates.store.visible(peer.uid, {})),
         standing=context.creation.standing.count,
         pool_bytes=context.templates.pool_bytes(),
+        private_bytes=await service.private_bytes(),
         counters=models.Counters(**vars(service.counters)),
         limits=models.DaemonLimits(
             max_sandboxes=config.max_sandboxes,
@@ -129,6 +130,7 @@ async def get_metrics(
         memory_bytes=usage.memory_bytes,
         memory_peak_bytes=usage.memory_peak_bytes,
         private_bytes=usage.private_bytes,
+        shared_bytes=0 if sandbox.template is None else sandbox.template.shared_bytes,
         cpu_s=usage.cpu_s,
         pids=usage.pids,
         disk_bytes=usage.disk_bytes,

@@ -87,6 +87,9 @@ class CgroupBackend(Protocol):
     def usage(self, sandbox_id: str) -> GroupUsage:
         """The accounts as they stand; `FileNotFoundError` if the sandbox has no groups."""
 
+    def private_bytes(self) -> int:
+        """`GroupUsage.private_bytes` of all sandboxes together, also of such as have just gone."""
+
     def oom_kills(self, sandbox_id: str) -> int:
         """How many processes of the sandbox the kernel killed for want of memory."""
 

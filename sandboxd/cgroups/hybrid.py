@@ -211,6 +211,9 @@ class HybridBackend:
             oom_kills=self.oom_kills(sandbox_id),
         )
 
+    def private_bytes(self) -> int:
+        return _private_bytes(self._parents["memory"])
+
     def oom_kills(self, sandbox_id: str) -> int:
         return _read_field(f"{self._parents['memory']}/{sandbox_id}/memory.oom_control", "oom_kill")
 
@@ -303,15 +306,25 @@ def _read(path: str) -> str:
 
 
 def _private_bytes(memory: str) -> int:
-    counted = sum(_read_field(f"{memory}/memory.stat", name) for name in ("rss", "shmem"))
-    # A kernel may be built, or started, without accounting for its own memory.
-    with contextlib.suppress(FileNotFoundError):
-        counted += _read_number(f"{memory}/memory.kmem.usage_in_bytes")
+    # What is charged to the group and those below it: of a sandbox's, there are none.
+    fields = _read_fields(f"{memory}/memory.stat")
+    counted = fields["total_rss"] + fields["total_shmem"]
+    # A kernel may be built, or started, without accounting for its own memory. Buffers of network
+    # sockets are not in it.
+    for kind in ("kmem", "kmem.tcp"):
+        with contextlib.suppress(FileNotFoundError):
+            counted += _read_number(f"{memory}/memory.{kind}.usage_in_bytes")
     return counted
 
 
 def _read_number(path: str) -> int:
     return int(_read(path))
+
+
+def _read_fields(path: str) -> dict[str, int]:
+    """Lines of a name and a number, as the files of statistics have."""
+    pairs = (line.split(" ", 1) for line in _read(path).splitlines())
+    return {name: int(value) for name, value in pairs}
 
 
 def _read_field(path: str, name: str) -> int:

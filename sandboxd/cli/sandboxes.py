@@ -120,12 +120,18 @@ def stats(socket: str, sandbox_ids: tuple[str, ...], as_json: bool) -> None:
             counters = daemon_info.counters.items()
             click.echo("\n" + "  ".join(f"{name} {value}" for name, value in counters))
             pool = show_size(daemon_info.pool_bytes)
-            click.echo(f"{daemon_info.templates} templates; the page pool holds {pool}")
+            private = show_size(daemon_info.private_bytes)
+            click.echo(
+                f"{daemon_info.templates} templates; the page pool holds {pool}, "
+                f"the sandboxes by themselves {private}"
+            )
     if missing:
         raise click.ClickException(f"no such sandbox: {', '.join(missing)}")
 
 
-_STATS_HEADER = ("ID", "MEMORY", "PEAK", "PRIVATE", "CPU", "PIDS", "DISK", "EXECS", "OOM KILLS")
+_STATS_HEADER = (
+    "ID", "MEMORY", "PEAK", "PRIVATE", "SHARED", "CPU", "PIDS", "DISK", "EXECS", "OOM KILLS",
+)  # fmt: skip
 
 
 def _stats_row(sandbox_id: str, metrics: SandboxMetrics) -> tuple[str, ...]:
@@ -134,6 +140,7 @@ def _stats_row(sandbox_id: str, metrics: SandboxMetrics) -> tuple[str, ...]:
         show_size(metrics.memory_bytes),
         show_size(metrics.memory_peak_bytes),
         show_size(metrics.private_bytes),
+        show_size(metrics.shared_bytes),
         f"{metrics.cpu_s:.2f}s",
         str(metrics.pids),
         show_size(metrics.disk_bytes),

@@ -131,7 +131,8 @@ class ForkOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class TemplateInfo(_FromJson):
-    """A template as the daemon knows it. `own_bytes` are pages that no other template holds."""
+    """A template as the daemon knows it. `own_bytes` is memory that no earlier template holds,
+    `inherited_bytes` what it shares with earlier ones, `shared_bytes` all that its forks share."""
 
     id: str
     tenant_uid: int
@@ -151,6 +152,7 @@ class TemplateInfo(_FromJson):
     mappings: int = 0
     own_bytes: int = 0
     inherited_bytes: int = 0
+    shared_bytes: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.limits, SandboxLimits):
@@ -181,6 +183,7 @@ class SandboxMetrics(_FromJson):
     pids: int
     disk_bytes: int | None = None
     private_bytes: int = 0
+    shared_bytes: int = 0
     oom_kills: int = 0
     execs_running: int = 0
 
@@ -248,6 +251,7 @@ class DaemonInfo(_FromJson):
     templates: int = 0
     standing: int = 0
     pool_bytes: int = 0
+    private_bytes: int = 0
     counters: dict[str, int] = field(default_factory=dict)
     limits: dict[str, Any] = field(default_factory=dict)
     storage_backend: str = ""

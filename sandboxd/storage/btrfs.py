@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sandboxd.errors import InternalError, Unsupported
-from sandboxd.storage import btrfs_calls, loop_device, mounts
+from sandboxd.storage import btrfs_calls, inode_numbers, loop_device, mounts
 from sandboxd.storage.plain import rename_volume
 from sandboxd.storage.tree_removal import remove_tree
 from sandboxd.storage.volumes import (
@@ -106,7 +106,9 @@ class BtrfsStore:
     def path(self, collection: Collection, name: str) -> Path:
         return self._root / collection.value / checked_name(name)
 
-    def create(self, collection: Collection, name: str, disk_bytes: int | None) -> Path:
+    def create(
+        self, collection: Collection, name: str, disk_bytes: int | None, above: str | None = None
+    ) -> Path:
         if disk_bytes is not None and self._quota is None:
             raise Unsupported(
                 "this node cannot limit a disk",
@@ -115,22 +117,41 @@ class BtrfsStore:
                 cause="the kernel refuses btrfs quotas",
             )
         parent_fd = self._collection_fds[collection]
-        btrfs_calls.create_subvolume(parent_fd, checked_name(name))
-        if disk_bytes is not None:
+        with contextlib.ExitStack() as stack:
+            layer_fd, skipped = None, 0
+            if above is not None:
+                layer_fd = stack.enter_context(self._opened(Collection.LAYERS, above))
+                skipped = inode_numbers.skipped(layer_fd) or inode_numbers.MOST_SKIPPED + 1
+            buries = layer_fd is not None and skipped > inode_numbers.MOST_SKIPPED
+            if layer_fd is not None and buries:
+                btrfs_calls.snapshot_subvolume(
+                    parent_fd, checked_name(name), layer_fd, read_only=False
+                )
+            else:
+                btrfs_calls.create_subvolume(parent_fd, checked_name(name))
             try:
-                self._limit(parent_fd, name, disk_bytes)
+                volume_fd = stack.enter_context(self._opened(collection, name))
+                if buries:
+                    inode_numbers.bury(volume_fd)
+                else:
+                    inode_numbers.skip(volume_fd, skipped)
+                if disk_bytes is not None:
+                    btrfs_calls.limit_subvolume(volume_fd, disk_bytes)
             except BaseException:
                 btrfs_calls.delete_subvolume(parent_fd, name)
                 raise
         return self._root / collection.value / name
 
-    @staticmethod
-    def _limit(parent_fd: int, name: str, disk_bytes: int) -> None:
-        volume_fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent_fd)
+    @contextlib.contextmanager
+    def _opened(self, collection: Collection, name: str) -> Iterator[int]:
+        descriptor = os.open(
+            checked_name(name), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC,
+            dir_fd=self._collection_fds[collection],
+        )  # fmt: skip
         try:
-            btrfs_calls.limit_subvolume(volume_fd, disk_bytes)
+            yield descriptor
         finally:
-            os.close(volume_fd)
+            os.close(descriptor)
 
     def rename(self, source: tuple[Collection, str], target: tuple[Collection, str]) -> None:
         rename_volume(self.path(*source), self.path(*target))
@@ -142,15 +163,10 @@ class BtrfsStore:
     def freeze(self, source: tuple[Collection, str], target: tuple[Collection, str]) -> None:
         collection, name = target
         with storage_errors("freeze volume", source[1]):
-            source_fd = os.open(
-                checked_name(source[1]), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC,
-                dir_fd=self._collection_fds[source[0]],
-            )  # fmt: skip
-            try:
+            with self._opened(*source) as source_fd:
+                inode_numbers.mark_top(source_fd)
                 parent_fd = self._collection_fds[collection]
                 btrfs_calls.snapshot_subvolume(parent_fd, checked_name(name), source_fd)
-            finally:
-                os.close(source_fd)
 
     def remove(self, collection: Collection, name: str) -> None:
         parent_fd = self._collection_fds[collection]
@@ -175,14 +191,8 @@ class BtrfsStore:
     def used_bytes(self, collection: Collection, name: str) -> int | None:
         if self._quota is None:
             return None
-        volume_fd = os.open(
-            checked_name(name), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC,
-            dir_fd=self._collection_fds[collection],
-        )  # fmt: skip
-        try:
+        with self._opened(collection, name) as volume_fd:
             return btrfs_calls.used_bytes(volume_fd)
-        finally:
-            os.close(volume_fd)
 
     def names(self, collection: Collection) -> set[str]:
         # Not through the kept descriptor: of an open directory, btrfs lists only what was in it

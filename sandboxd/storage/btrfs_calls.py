@@ -56,12 +56,15 @@ def create_subvolume(parent_fd: int, name: str) -> None:
     fcntl.ioctl(parent_fd, SUBVOL_CREATE, _volume(name))
 
 
-def snapshot_subvolume(parent_fd: int, name: str, source_fd: int) -> None:
-    """Make a read-only snapshot of a subvolume; `FileExistsError` if the name is taken.
+def snapshot_subvolume(
+    parent_fd: int, name: str, source_fd: int, *, read_only: bool = True
+) -> None:
+    """Make a snapshot of a subvolume; `FileExistsError` if the name is taken.
 
     First writes out what the source has in the page cache, so this takes as long as that does.
     """
-    arguments = _VOLUME_ARGS_V2.pack(source_fd, 0, _SNAPSHOT_READ_ONLY, _volume_name(name))
+    flags = _SNAPSHOT_READ_ONLY if read_only else 0
+    arguments = _VOLUME_ARGS_V2.pack(source_fd, 0, flags, _volume_name(name))
     fcntl.ioctl(parent_fd, SNAP_CREATE_V2, bytearray(arguments))
 
 

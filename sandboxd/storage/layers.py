@@ -29,6 +29,8 @@ class LayerStore:
         self._volumes = volumes
         self._lock = threading.Lock()
         self._holders: dict[str, set[str]] = {}
+        self._held: dict[str, set[str]] = {}
+        """By holder, so that to release does not mean to look at every layer."""
 
     def open(self) -> None:
         """Find the layers of an earlier daemon, held by nobody yet."""
@@ -45,6 +47,7 @@ class LayerStore:
         self._volumes.freeze((Collection.UPPERS, sandbox_id), (Collection.LAYERS, name))
         with self._lock:
             self._holders[name] = {holder}
+            self._held.setdefault(holder, set()).add(name)
         return name
 
     def flush(self, sandbox_id: str) -> None:
@@ -59,6 +62,7 @@ class LayerStore:
                     raise NotFound("a layer is gone", operation="hold layer", object=name)
             for name in names:
                 self._holders[name].add(holder)
+                self._held.setdefault(holder, set()).add(name)
         return [self._volumes.path(Collection.LAYERS, name) / UPPER for name in names]
 
     def release(self, holder: str) -> None:
@@ -69,13 +73,11 @@ class LayerStore:
         """As `release`, without blocking: what nobody holds any more must be given to `remove`."""
         unheld = []
         with self._lock:
-            for name, holders in self._holders.items():
-                if holder in holders:
-                    holders.discard(holder)
-                    if not holders:
-                        unheld.append(name)
-            for name in unheld:
-                del self._holders[name]
+            for name in self._held.pop(holder, ()):
+                self._holders[name].discard(holder)
+                if not self._holders[name]:
+                    del self._holders[name]
+                    unheld.append(name)
         return unheld
 
     def remove_unheld(self) -> list[str]:

@@ -36,7 +36,9 @@ class PlainStore:
     def path(self, collection: Collection, name: str) -> Path:
         return self._root / collection.value / checked_name(name)
 
-    def create(self, collection: Collection, name: str, disk_bytes: int | None) -> Path:
+    def create(
+        self, collection: Collection, name: str, disk_bytes: int | None, above: str | None = None
+    ) -> Path:
         if disk_bytes is not None:
             raise Unsupported(
                 "this node cannot limit a disk",

@@ -54,8 +54,13 @@ class VolumeStore(Protocol):
     def path(self, collection: Collection, name: str) -> Path:
         """Where the volume stands, or would stand."""
 
-    def create(self, collection: Collection, name: str, disk_bytes: int | None) -> Path:
-        """Make an empty volume; `FileExistsError` if it exists."""
+    def create(
+        self, collection: Collection, name: str, disk_bytes: int | None, above: str | None = None
+    ) -> Path:
+        """Make a volume without `upper`; `FileExistsError` if it exists.
+
+        `above`: the layer on which its files will lie, whose numbers they do not get.
+        """
 
     def rename(self, source: tuple[Collection, str], target: tuple[Collection, str]) -> None:
         """Move a volume in one step; `FileExistsError` if the target exists."""

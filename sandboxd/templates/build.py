@@ -75,7 +75,7 @@ class TemplateBuilder:
         try:
             await self._carry_out(sandbox, recipe)
             return await self._templates.snapshot(
-                sandbox, recipe.labels, recipe=digest, on_fork=recipe.on_fork
+                sandbox, recipe.labels, recipe=digest, on_fork=recipe.on_fork, again=False
             )
         finally:
             await asyncio.shield(self._service.destroy(sandbox))

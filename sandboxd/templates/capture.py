@@ -12,6 +12,7 @@ from sandboxd.errors import InternalError, LimitExceeded, SnapshotRefused, Venus
 from sandboxd.sandbox import LiveSandbox
 from sandboxd.storage.layers import LayerStore
 from sandboxd.templates.template import CapturedCommand
+from sandboxd.tracer import Tracer
 
 OPERATION = "snapshot sandbox"
 _SCARCE = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
@@ -96,23 +97,26 @@ class Captured:
 def capture(
     layers: LayerStore,
     sandbox_id: str,
-    init_pid: int,
+    tracer: Tracer,
     descriptors: list[int],
     parent: _native.Template | None,
     holder: str,
+    again: bool,
 ) -> Captured:
     """Stop the sandbox, copy what is not yet in the pool, freeze its files, let it go on. Blocking.
 
-    Raises `SnapshotRefused` for state that cannot be rebuilt; whatever it raises, no layer is left.
+    `again`: there may be another capture of the sandbox. Raises `SnapshotRefused` for state that
+    cannot be rebuilt, and `CaptureCut` when the sandbox is beyond help; whatever it raises, no
+    layer is left.
     """
     names: list[str] = []
     try:
         layers.flush(sandbox_id)
-        native = _native.capture(
-            init_pid,
+        native = tracer.capture(
             descriptors,
             lambda: names.append(layers.freeze(sandbox_id, holder)),
             parent,
+            keep=again,
         )
     except BaseException as error:
         if names:

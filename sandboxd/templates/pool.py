@@ -8,7 +8,7 @@ removing a template frees only what nobody else refers to.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 FileKey = tuple[int, int]
@@ -84,6 +84,71 @@ class PagePool:
         """Bytes that no other template refers to: what removing it would free."""
         files = self._entries[template_id].files
         return sum(self._sizes[key] for key in files if self._references[key] == 1)
+
+
+class PoolUsers:
+    """The pool as it is: the templates that anybody uses, and what their memory is together.
+
+    Users of a template are its name, each live fork (whose pages stay without the name, too), and
+    each request that makes it or makes something of it. Sandboxes that were captured keep pages for
+    their next capture. Counted as they come and go: forks would become slower with their number if
+    each looked at all that live.
+    """
+
+    def __init__(self) -> None:
+        self._pool = PagePool()
+        self._files: dict[str, Mapping[FileKey, int]] = {}
+        self._users: Counter[str] = Counter()
+        self._kept: dict[str, Mapping[FileKey, int]] = {}
+
+    @property
+    def total_bytes(self) -> int:
+        """Memory of all that are used, every file counted once."""
+        return self._pool.total_bytes
+
+    def add(self, template_id: str, files: Mapping[FileKey, int]) -> None:
+        """One more user."""
+        if self._users[template_id] == 0:
+            self._files[template_id] = files
+            self._pool.add(PoolEntry(template_id, files, 0.0, in_use=True))
+        self._users[template_id] += 1
+
+    def remove(self, template_id: str) -> None:
+        """One user less; `ValueError` when there is none."""
+        if self._users[template_id] == 0:
+            raise ValueError(f"nobody uses template {template_id}")
+        self._users[template_id] -= 1
+        if self._users[template_id] == 0:
+            del self._users[template_id], self._files[template_id]
+            self._pool.remove(template_id)
+
+    def keep(self, sandbox_id: str, files: Mapping[FileKey, int]) -> None:
+        """What a sandbox keeps for its next capture, instead of what it kept before."""
+        if self._kept.pop(sandbox_id, None) is not None:
+            self._pool.remove(sandbox_id)
+        if files:
+            self._kept[sandbox_id] = files
+            self._pool.add(PoolEntry(sandbox_id, files, 0.0, in_use=False))
+
+    def entries(
+        self, last_used_s: Mapping[str, float], captured: Collection[str]
+    ) -> list[PoolEntry]:
+        """For `decide_eviction`. `last_used_s` is of the templates that have a name, `captured` are
+        the sandboxes that are being captured. What the others keep goes before any template: nobody
+        asked for it."""
+        kept = [
+            PoolEntry(each, files, 0.0, in_use=each in captured)
+            for each, files in self._kept.items()
+        ]
+        return kept + [
+            PoolEntry(
+                template_id,
+                self._files[template_id],
+                last_used_s.get(template_id, 0.0),
+                in_use=users > 1 or template_id not in last_used_s,
+            )
+            for template_id, users in self._users.items()
+        ]
 
 
 def decide_eviction(entries: Iterable[PoolEntry], limit_bytes: int) -> Eviction:

@@ -12,8 +12,7 @@ import dataclasses
 import logging
 import secrets
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 
 from sandboxd.bounds import CreateOptions, checked_count
 from sandboxd.creation import Creation
@@ -21,6 +20,7 @@ from sandboxd.errors import LimitExceeded, VenusError
 from sandboxd.keeper import PoolKeeper
 from sandboxd.launch import Launcher
 from sandboxd.launch_request import Limits
+from sandboxd.lifecycle import EndReason, State
 from sandboxd.sandbox import LiveSandbox
 from sandboxd.service import SandboxService
 from sandboxd.templates.capture import (
@@ -31,11 +31,12 @@ from sandboxd.templates.capture import (
     surviving_commands,
 )
 from sandboxd.templates.pages import KeptPages
-from sandboxd.templates.pool import PagePool, PoolEntry, decide_eviction
+from sandboxd.templates.pool import decide_eviction
 from sandboxd.templates.recipe import RecipeCommand
 from sandboxd.templates.records import TemplateRecords
 from sandboxd.templates.store import TemplateStore
 from sandboxd.templates.template import Template, TemplateRecord
+from sandboxd.tracer import CaptureCut, Tracer
 
 _LOG = logging.getLogger("sandboxd")
 
@@ -54,8 +55,7 @@ class TemplateService:
         self._creation = creation
         self._layers = launcher.layers
         self._pages = KeptPages(keeper)
-        self._newcomers: dict[str, Template] = {}
-        self._being_forked: Counter[str] = Counter()
+        self._pool = service.population.pool
         self._last_used_s: dict[str, float] = {}
         self.store = TemplateStore(
             TemplateRecords(service.config.templates_dir),
@@ -64,6 +64,7 @@ class TemplateService:
             launcher.images,
             service.in_thread,
             service.config.max_templates_per_tenant,
+            self._pool,
         )
 
     async def recover(self) -> None:
@@ -76,6 +77,11 @@ class TemplateService:
             if sandbox.record is not None:
                 # Its next snapshot refers to the template's pages again.
                 sandbox.template = self.store.get(sandbox.record.template)
+                sandbox.count_for(sandbox.template)
+                if sandbox.state is State.RUNNING:
+                    sandbox.tracer = _tracer_of(sandbox)
+                    await self._service.in_thread(sandbox.tracer.find)
+                    self._pool.keep(sandbox.sandbox_id, sandbox.tracer.files)
         if removed := await self._service.in_thread(self._layers.remove_unheld):
             _LOG.info("removed %d layers that nothing stands on", len(removed))
 
@@ -92,10 +98,12 @@ class TemplateService:
         *,
         recipe: str = "",
         on_fork: RecipeCommand | None = None,
+        again: bool = True,
     ) -> Template:
-        """The sandbox as it is now, as a template; the sandbox goes on."""
+        """The sandbox as it is now, as a template; the sandbox goes on. `again`: there may be
+        another snapshot of it, for which what it writes is tracked from here on."""
         self.store.admit(sandbox.tenant_uid)
-        captured = await self._capture(sandbox, labels)
+        captured = await self._capture(sandbox, labels, again=again)
         record = dataclasses.replace(captured.record, recipe=recipe, on_fork=on_fork)
         template = Template(record, captured.native)
         try:
@@ -139,30 +147,37 @@ class TemplateService:
     async def _in_use(self, template: Template) -> AsyncIterator[None]:
         holder = f"fork-{secrets.token_hex(8)}"
         self._layers.hold(holder, template.record.layers)
-        self._being_forked[template.template_id] += 1
+        self._pool.add(template.template_id, template.files)
         self._last_used_s[template.template_id] = time.time()
         try:
             yield
         finally:
-            self._being_forked[template.template_id] -= 1
-            if self._being_forked[template.template_id] == 0:
-                del self._being_forked[template.template_id]
+            self._pool.remove(template.template_id)
             await self._release(holder)
 
     @contextlib.asynccontextmanager
     async def _arriving(self, newcomer: Template) -> AsyncIterator[None]:
         """It counts, and idle templates go until the pool holds it too; or `LimitExceeded`."""
-        self._newcomers[newcomer.template_id] = newcomer
+        self._pool.add(newcomer.template_id, newcomer.files)
         try:
             await self._make_room(newcomer)
             yield
         finally:
-            del self._newcomers[newcomer.template_id]
+            self._pool.remove(newcomer.template_id)
 
     async def _make_room(self, newcomer: Template) -> None:
         limit = self._service.config.pool_size_bytes
-        eviction = decide_eviction(self._pool_entries(), limit)
+        if self._pool.total_bytes <= limit:
+            return
+        named = self.store.visible(0, {})
+        last_used_s = {
+            each.template_id: self._last_used_s.get(each.template_id, each.record.created_at)
+            for each in named
+        }
+        captured = {each.sandbox_id for each in self._service.population if each.gate.is_closed}
+        eviction = decide_eviction(self._pool.entries(last_used_s, captured), limit)
         if not eviction.fits:
+            self._untrack({newcomer.record.sandbox_id})
             raise LimitExceeded(
                 "the page pool has no room for it",
                 operation=OPERATION,
@@ -170,43 +185,35 @@ class TemplateService:
                 cause=f"pool_size_bytes is {limit}; it would be {eviction.pool_bytes}, and what is "
                 "in use stays",
             )
-        for template in self.store.visible(0, {}):
+        for template in named:
             if template.template_id in eviction.template_ids:
                 _LOG.info("evicted template %s: the page pool is full", template.template_id)
                 await self.remove(template)
+        self._untrack(eviction.template_ids)
+
+    def _untrack(self, sandbox_ids: Collection[str]) -> None:
+        for sandbox in self._service.population:
+            if sandbox.sandbox_id in sandbox_ids and sandbox.tracer is not None:
+                sandbox.tracer.end()
+                self._pool.keep(sandbox.sandbox_id, {})
 
     def pool_bytes(self) -> int:
         """Memory of all templates, also of those whose forks alone still map it."""
-        return PagePool(self._pool_entries()).total_bytes
-
-    def _pool_entries(self) -> list[PoolEntry]:
-        """Also of templates that have no name, or have lost it: their forks map their pages."""
-        used = dict(self._newcomers)
-        for sandbox in self._service.population:
-            if sandbox.template is not None:
-                used[sandbox.template.template_id] = sandbox.template
-        everything = {each.template_id: each for each in self.store.visible(0, {})} | used
-        return [
-            PoolEntry(
-                template_id,
-                each.files,
-                self._last_used_s.get(template_id, each.record.created_at),
-                template_id in used or template_id in self._being_forked,
-            )
-            for template_id, each in everything.items()
-        ]
+        return self._pool.total_bytes
 
     async def _release(self, holder: str) -> None:
         if unheld := self._layers.let_go(holder):
             await asyncio.shield(self._service.in_thread(lambda: self._layers.remove(unheld)))
 
-    async def _capture(self, sandbox: LiveSandbox, labels: Mapping[str, str]) -> Template:
+    async def _capture(
+        self, sandbox: LiveSandbox, labels: Mapping[str, str], *, again: bool = True
+    ) -> Template:
         sandbox.require_running(OPERATION)
         async with sandbox.gate.closed(sandbox.is_transferring, sandbox.sandbox_id):
             # Not before the gate is closed: what starts or ends until then counts.
             externals = gather_externals(sandbox)
             # Shielded: the gate stays closed until the sandbox runs again.
-            work = asyncio.ensure_future(self._capture_now(sandbox, externals, labels))
+            work = asyncio.ensure_future(self._capture_now(sandbox, externals, labels, again))
             work.add_done_callback(lambda _: externals.close())
             try:
                 template = await asyncio.shield(work)
@@ -219,7 +226,7 @@ class TemplateService:
         return template
 
     async def _capture_now(
-        self, sandbox: LiveSandbox, externals: Externals, labels: Mapping[str, str]
+        self, sandbox: LiveSandbox, externals: Externals, labels: Mapping[str, str], again: bool
     ) -> Template:
         launched, _ = sandbox.require_running(OPERATION)
         record, parent = sandbox.record, sandbox.template
@@ -233,30 +240,35 @@ class TemplateService:
                 object=sandbox.sandbox_id,
                 cause=f"max_layers is {self._service.config.max_layers}",
             )
+        tracer = sandbox.tracer = sandbox.tracer or _tracer_of(sandbox)
         generation, last_exec = sandbox.exec_ids
-        registry = self._service.registry
-        registry.set_capturing(sandbox.sandbox_id, True)
         try:
             captured = await self._service.in_thread(
                 lambda: capture(
                     self._layers,
                     sandbox.sandbox_id,
-                    launched.init_pid,
+                    tracer,
                     externals.descriptors,
                     None if parent is None else parent.native,
                     template_id,
+                    again,
                 )
             )
             # No less than the sandbox, which may be gone as soon as its gate is open.
             self._layers.hold(template_id, lower)
+        except CaptureCut:
+            self._service.give_up(sandbox, EndReason.CAPTURE_CUT)
+            await self._release(template_id)
+            raise
         except VenusError:
             await self._release(template_id)
             # It may have been destroyed meanwhile, which is then what to say.
             sandbox.require_running(OPERATION)
             raise
         finally:
-            registry.set_capturing(sandbox.sandbox_id, False)
-        return Template(
+            # What is gone with a tracer; more than before it keeps only after a capture.
+            self._pool.keep(sandbox.sandbox_id, tracer.files)
+        template = Template(
             TemplateRecord(
                 template_id=template_id,
                 tenant_uid=sandbox.tenant_uid,
@@ -279,3 +291,12 @@ class TemplateService:
             ),
             captured.native,
         )
+        if again:
+            tracer.files = template.files
+            self._pool.keep(sandbox.sandbox_id, tracer.files)
+        return template
+
+
+def _tracer_of(sandbox: LiveSandbox) -> Tracer:
+    launched, _ = sandbox.require_running(OPERATION)
+    return Tracer(launched.control_path.parent, launched.init_pid, launched.init_pidfd)

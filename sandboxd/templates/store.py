@@ -20,6 +20,7 @@ from sandboxd.errors import InternalError, LimitExceeded, NotFound, VenusError
 from sandboxd.images import ImageStore
 from sandboxd.storage.layers import LayerStore
 from sandboxd.templates.pages import KeptPages
+from sandboxd.templates.pool import PoolUsers
 from sandboxd.templates.records import TemplateRecords
 from sandboxd.templates.template import Template
 
@@ -39,6 +40,7 @@ class TemplateStore:
         images: ImageStore,
         in_thread: InThread[None],
         max_per_tenant: int,
+        pool: PoolUsers,
     ) -> None:
         self._records = records
         self._pages = pages
@@ -46,6 +48,7 @@ class TemplateStore:
         self._images = images
         self._in_thread = in_thread
         self._max_per_tenant = max_per_tenant
+        self._pool = pool
         self._templates: dict[str, Template] = {}
 
     def __len__(self) -> int:
@@ -75,7 +78,7 @@ class TemplateStore:
             if work.exception() is None:
                 await self._in_thread(lambda: self._forget(template.template_id))
             raise
-        self._templates[record.template_id] = template
+        self._enter(template)
 
     def _write_down(self, template: Template) -> None:
         self._pages.hold(template.template_id, template.native)
@@ -112,7 +115,11 @@ class TemplateStore:
             _LOG.warning("removed template %s: %s", template.template_id, error)
             await self._in_thread(lambda: self._drop(template.template_id))
         else:
-            self._templates[template.template_id] = template
+            self._enter(template)
+
+    def _enter(self, template: Template) -> None:
+        self._templates[template.template_id] = template
+        self._pool.add(template.template_id, template.files)
 
     def visible(self, peer_uid: int, labels: Mapping[str, str]) -> list[Template]:
         """The peer's own templates, or all for root, that have all these labels."""
@@ -147,6 +154,7 @@ class TemplateStore:
         """From here on it cannot be found; what only it stood on is removed."""
         if self._templates.pop(template.template_id, None) is None:
             return
+        self._pool.remove(template.template_id)
         self._images.release(template.record.image)
         await asyncio.shield(self._in_thread(lambda: self._drop(template.template_id)))
 

@@ -97,3 +97,8 @@ class Template:
         the memory that each takes, in bytes. They never change."""
         found = (os.fstat(descriptor) for descriptor in self.native.descriptors())
         return {(each.st_dev, each.st_ino): each.st_blocks * _BLOCK_BYTES for each in found}
+
+    @property
+    def shared_bytes(self) -> int:
+        """Memory that its forks have in common, once."""
+        return sum(self.files.values())

@@ -13,10 +13,11 @@ import pytest
 
 from sandboxd.client import Daemon, Sandbox, Template
 from sandboxd.errors import VenusError
-from tests.kernel.test_daemon_forks import layers_of, number_of, records_of, start_counter
+from tests.kernel.test_daemon_forks import number_of, start_counter
 from tests.kernel.test_daemon_recovery import eventually, processes_of_sandboxes
 from tests.kernel.test_daemon_template_recovery import held_by, ids_of
 from tests.support.daemon import DaemonProcess
+from tests.support.footprint import layers_of, records_of
 
 
 class CrashingDaemon(DaemonProcess):

@@ -15,9 +15,9 @@ import pytest
 
 from sandboxd.client import Daemon, Sandbox, Template
 from sandboxd.errors import LimitExceeded, VenusError
-from tests.kernel.test_daemon_parity import footprint
 from tests.kernel.test_daemon_recovery import eventually, processes_of_sandboxes
 from tests.support.daemon import DaemonProcess
+from tests.support.footprint import footprint, layers_of, records_of
 from tests.support.raw_http import as_user, request
 
 GROUP, ALICE, BOB = 54321, 54001, 54002
@@ -57,14 +57,6 @@ def small(
         yield process
     finally:
         process.remove()
-
-
-def layers_of(daemon: DaemonProcess) -> list[str]:
-    return os.listdir(daemon.state_dir / "storage" / "layers")
-
-
-def records_of(daemon: DaemonProcess) -> list[str]:
-    return os.listdir(daemon.state_dir / "templates")
 
 
 def start_counter(sandbox: Sandbox) -> None:
@@ -119,7 +111,7 @@ def test_a_copied_layer_keeps_what_an_overlay_needs(small: DaemonProcess) -> Non
 def test_the_third_of_a_row_fails_and_so_do_all(small: DaemonProcess) -> None:
     with Sandbox.create(socket=small.socket) as sandbox:
         handles = [sandbox.commands.run(["sleep", "1000"], True) for _ in range(2)]
-        sandbox.get_info()  # on a connection that stays
+        sandbox.snapshot().remove()  # its tracer stays, as does the connection
         before = footprint(small)
         # Two commands run; each fork has two; the daemon may have six.
         with pytest.raises(LimitExceeded, match=f"max_execs is {MAX_EXECS}"):

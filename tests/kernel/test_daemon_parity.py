@@ -5,67 +5,16 @@ from __future__ import annotations
 import gc
 import os
 import threading
-from collections import Counter
-from pathlib import Path
 
 import psutil
 import pytest
 
 from sandboxd.client import Sandbox
 from tests.support.daemon import DaemonProcess
+from tests.support.footprint import footprint, namespaces
 
 COUNT = int(os.environ.get("VENUS_PARITY_COUNT", "500"))
 THREADS = 4
-
-
-def namespaces() -> Counter[str]:
-    """Distinct namespaces by kind, as far as a process stands in them."""
-    found = set()
-    for directory in Path("/proc").glob("[0-9]*/ns"):
-        try:
-            found |= {os.readlink(each) for each in directory.iterdir()}
-        except OSError:
-            continue
-    return Counter(each.split(":")[0] for each in found)
-
-
-def groups_of(daemon: DaemonProcess) -> list[str]:
-    found = []
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        _, place, kind, *_ = line.split()
-        if kind in ("cgroup", "cgroup2"):
-            for directory, names, _ in os.walk(Path(place) / daemon.cgroup_parent):
-                found += [os.path.join(directory, name) for name in names]
-    return sorted(found)
-
-
-def footprint(daemon: DaemonProcess) -> dict[str, object]:
-    process = psutil.Process(daemon.pid)
-    places = (str(daemon.run_dir), str(daemon.state_dir))
-    return {
-        "mounts": sorted(
-            line
-            for line in Path(f"/proc/{daemon.pid}/mountinfo").read_text().splitlines()
-            if any(place in line for place in places)
-        ),
-        "groups": groups_of(daemon),
-        "uppers": sorted(os.listdir(daemon.state_dir / "storage" / "uppers")),
-        "run": sorted(os.listdir(daemon.run_dir / "sandboxes")),
-        "children": [each.pid for each in process.children(recursive=True)],
-        "descriptors": process.num_fds(),
-        "processes in its groups": [
-            each
-            for each in Path("/proc").glob("[0-9]*/cgroup")
-            if _mentions(each, f"/{daemon.cgroup_parent}/")
-        ],
-    }
-
-
-def _mentions(path: Path, text: str) -> bool:
-    try:
-        return text in path.read_text() and psutil.Process(int(path.parts[2])).status() != "zombie"
-    except (OSError, psutil.Error):
-        return False
 
 
 @pytest.mark.timeout(600)

@@ -10,10 +10,10 @@ import pytest
 
 from sandboxd.client import Daemon, Sandbox, Template
 from sandboxd.errors import LimitExceeded, NotFound
-from sandboxd.keeper import PoolKeeper
-from tests.kernel.test_daemon_forks import layers_of, number_of, records_of, start_counter
+from tests.kernel.test_daemon_forks import number_of, start_counter
 from tests.kernel.test_daemon_recovery import eventually
 from tests.support.daemon import DaemonProcess
+from tests.support.footprint import keeper_of, layers_of, records_of
 from tests.support.keeper import Process
 
 POOL_BYTES = 100 << 20
@@ -24,13 +24,6 @@ open("/tmp/ready", "w").close()
 while True:
     time.sleep(1000)
 """
-
-
-def keeper_of(daemon: DaemonProcess) -> PoolKeeper:
-    """A connection of our own to the daemon's keeper."""
-    keeper = PoolKeeper(daemon.run_dir / "keeper")
-    keeper.open()
-    return keeper
 
 
 def held_by(daemon: DaemonProcess) -> set[str]:
@@ -195,24 +188,54 @@ def with_ballast(daemon: DaemonProcess, mib: int) -> Sandbox:
 
 
 def test_idle_templates_go_for_new_ones(small_pool: DaemonProcess) -> None:
-    with with_ballast(small_pool, 24) as sandbox:
-        first, second, third = (sandbox.snapshot() for _ in range(3))
-        assert ids_of(small_pool) == {each.template_id for each in (first, second, third)}
-        [fork] = first.fork()
-        fork.kill()
-        fourth = sandbox.snapshot()  # the second has not been used for longest
-        assert ids_of(small_pool) == {each.template_id for each in (first, third, fourth)}
-        [used] = third.fork()
-        with used:
-            # A fork in use keeps the pages, and its own snapshot needs no more of them.
-            child = used.snapshot()
-            assert child.info.own_bytes < 4 << 20
-            fifth = sandbox.snapshot()
-            assert first.template_id not in ids_of(small_pool)
-            assert {third.template_id, child.template_id} <= ids_of(small_pool)
-        for template in (third, fourth, fifth, child):
-            template.remove()
+    def snapshot() -> Template:
+        # Snapshots of one and the same sandbox would share what it does not write.
+        with with_ballast(small_pool, 24) as sandbox:
+            return sandbox.snapshot()
+
+    first, second, third = (snapshot() for _ in range(3))
+    assert ids_of(small_pool) == {each.template_id for each in (first, second, third)}
+    [fork] = first.fork()
+    fork.kill()
+    fourth = snapshot()  # the second has not been used for longest
+    assert ids_of(small_pool) == {each.template_id for each in (first, third, fourth)}
+    [used] = third.fork()
+    with used:
+        # A fork in use keeps the pages, and its own snapshot needs no more of them.
+        child = used.snapshot()
+        assert child.info.own_bytes < 4 << 20
+        fifth = snapshot()
+        assert first.template_id not in ids_of(small_pool)
+        assert {third.template_id, child.template_id} <= ids_of(small_pool)
+    for template in (third, fourth, fifth, child):
+        template.remove()
     assert layers_of(small_pool) == [] and held_by(small_pool) == set()
+
+
+def pool_bytes_of(daemon: DaemonProcess) -> int:
+    with Daemon(daemon.socket) as client:
+        return client.info().pool_bytes
+
+
+def test_what_is_kept_for_the_next_snapshot_goes_first(small_pool: DaemonProcess) -> None:
+    with with_ballast(small_pool, 40) as one, with_ballast(small_pool, 40) as other:
+        with pytest.raises(LimitExceeded), with_ballast(small_pool, 120) as large:
+            large.snapshot()
+        assert pool_bytes_of(small_pool) == 0
+        one.snapshot().remove()
+        assert pool_bytes_of(small_pool) > 40 << 20
+        kept = one.snapshot()
+        assert kept.info.own_bytes < 4 << 20
+        second = other.snapshot()
+        second.remove()
+        # There is room for both only without what the other one's next snapshot would refer to.
+        with with_ballast(small_pool, 40) as third:
+            third.snapshot()
+        assert kept.template_id in ids_of(small_pool)
+        assert other.snapshot().info.own_bytes > 40 << 20
+    for template in Template.list(socket=small_pool.socket):
+        Template.get(template.id, socket=small_pool.socket).remove()
+    assert pool_bytes_of(small_pool) == 0
 
 
 def test_what_does_not_fit_is_refused_and_takes_nothing_with_it(small_pool: DaemonProcess) -> None:

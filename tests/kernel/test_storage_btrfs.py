@@ -117,6 +117,48 @@ def test_close_leaves_no_mount_and_no_loop_device(config: Config) -> None:
     store.close()
 
 
+def numbers_of(volume: Path) -> list[int]:
+    """Of everything in `upper`, and of that itself."""
+    return [each.lstat().st_ino for each in (volume / "upper", *(volume / "upper").rglob("*"))]
+
+
+def grown(store: BtrfsStore, name: str, files: int, above: str | None) -> Path:
+    path = store.create(Collection.UPPERS, name, 64 * MIB, above)
+    (path / "upper").mkdir()
+    for number in range(files):
+        (path / "upper" / f"{name}-{number}").write_text(name)
+    return path
+
+
+@pytest.mark.parametrize("files", [3, 300])
+def test_no_two_files_of_a_stack_have_one_number(store: BtrfsStore, files: int) -> None:
+    """To an overlay all of them are of one filesystem."""
+    seen: list[int] = []
+    layer = None
+    for depth in range(4):
+        path = grown(store, f"upper-{depth}", files, layer)
+        assert len(list((path / "upper").iterdir())) == files
+        for number in range(2):  # only the last of several layers of one volume is stood upon
+            layer = f"layer-{depth}-{number}"
+            store.freeze((Collection.UPPERS, f"upper-{depth}"), (Collection.LAYERS, layer))
+        seen += numbers_of(store.path(Collection.LAYERS, layer))
+    assert len(seen) == len(set(seen)) == 4 * (files + 1)
+    # What a volume begins with counts for no limit.
+    used = store.used_bytes(Collection.UPPERS, "upper-3")
+    assert used is not None and used < 4 * MIB
+
+
+def test_a_layer_of_a_full_volume_can_be_stood_upon(store: BtrfsStore) -> None:
+    path = grown(store, "full", 3, None)
+    assert write_until_refused(path / "upper" / "much", 128 * MIB)[1] == errno.EDQUOT
+    with pytest.raises(OSError, match="quota"):
+        for number in range(100_000):
+            (path / "upper" / str(number)).touch()
+    store.freeze((Collection.UPPERS, "full"), (Collection.LAYERS, "layer"))
+    other = grown(store, "other", 10, "layer")
+    assert not set(numbers_of(store.path(Collection.LAYERS, "layer"))) & set(numbers_of(other))
+
+
 def open_and_die(config: Config) -> None:
     """Open the storage in a process that is killed with it open."""
     script = (

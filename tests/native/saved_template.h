@@ -9,6 +9,7 @@
 namespace venus {
 
 inline constexpr uint64_t kPlanBytes = 2 * kPageBytes;
+inline constexpr uint32_t kSharedBytes = (sizeof(vr_shared) + kPageBytes - 1) / kPageBytes * kPageBytes;
 
 // As lay_out_descriptors numbers them: extents, externals, the shared page.
 inline Bytes small_plan(uint32_t extents, uint32_t externals)
@@ -19,7 +20,7 @@ inline Bytes small_plan(uint32_t extents, uint32_t externals)
     header.entry = 0x140;
     header.base = 0x100000000000;
     header.plan_bytes = kPlanBytes;
-    header.shared_bytes = kPageBytes * 2;
+    header.shared_bytes = kSharedBytes;
     header.shared_fd = 70 + extents + externals;
     Bytes plan(kPlanBytes);
     memcpy(plan.data(), &header, sizeof header);
@@ -36,7 +37,7 @@ inline TemplateHeader small_header(const Bytes &plan, std::vector<SavedExtent> e
     header.operations = 9;
     header.coordinator = 12;
     header.first_descriptor = 70;
-    header.shared_bytes = kPageBytes * 2;
+    header.shared_bytes = kSharedBytes;
     header.external_slots = externals;
     header.plan_identity = {3, 4};
     header.plan_digest = sha256(plan.data(), plan.size());

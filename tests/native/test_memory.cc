@@ -24,6 +24,11 @@ void test_coalesce_bounds_the_number_of_runs()
     CHECK((coalesce(runs, 0, 3) ==
            std::vector<PageRun>{{0, 3 * P}, {8 * P, 12 * P}, {21 * P, 22 * P}}));
     CHECK((coalesce(runs, 0, 1) == std::vector<PageRun>{{0, 22 * P}}));
+    // But not over more than a mebibyte, or than there is.
+    runs = {{0, P}, {2 * P, 3 * P}, {1000 * P, 1001 * P}};
+    CHECK((coalesce(runs, 0, 1) == std::vector<PageRun>{{0, 3 * P}, {1000 * P, 1001 * P}}));
+    runs = {{0, 1000 * P}, {2000 * P, 2001 * P}};
+    CHECK((coalesce(runs, 0, 1) == std::vector<PageRun>{{0, 2001 * P}}));
 }
 
 void test_complement_and_subtract()
@@ -88,13 +93,23 @@ void test_what_nobody_knows_is_copied()
     CHECK((choose_pages({now}, {}, {64, 64, 8})[0].copied == std::vector<PageRun>{{0, 6 * P}}));
 }
 
-void test_fragments_are_copied_whole()
+void test_where_seams_are_too_many_small_pieces_are_copied()
 {
-    PagesNow now = stored_whole();
-    now.changed = {{P, 2 * P}, {3 * P, 4 * P}, {5 * P, 6 * P}};
-    CHECK(choose_pages({now}, {10 * P}, {64, 7, 8})[0].referenced.size() == 4);
-    PageChoice whole = choose_pages({now}, {10 * P}, {64, 6, 8})[0];
-    CHECK((whole.referenced.empty() && whole.copied == now.own));
+    PagesNow now;
+    now.own = {{0, 100 * P}};
+    now.stored = {{{0, 100 * P}, 0, 0}};
+    now.changed = {{P, 2 * P}, {3 * P, 4 * P}, {80 * P, 81 * P}};
+    CHECK(choose_pages({now}, {100 * P}, {64, 6, 8})[0].referenced.size() == 4);
+    PageChoice choice = choose_pages({now}, {100 * P}, {64, 5, 8})[0];
+    CHECK((choice.copied == std::vector<PageRun>{{0, 4 * P}, {80 * P, 100 * P}}));
+    CHECK((choice.referenced == std::vector<StoredRun>{{{4 * P, 80 * P}, 0, 4 * P}}));
+    choice = choose_pages({now}, {100 * P}, {64, 1, 8})[0];
+    CHECK((choice.referenced.empty() && choice.copied == now.own));
+    // Holes are no seams: there is nothing to be won by copying.
+    now.own = {{0, P}, {3 * P, 4 * P}, {80 * P, 81 * P}};
+    now.stored = {{{0, P}, 0, 0}, {{3 * P, 4 * P}, 0, P}, {{80 * P, 81 * P}, 0, 2 * P}};
+    now.changed = {};
+    CHECK((choose_pages({now}, {3 * P}, {64, 0, 8})[0].referenced == now.stored));
 }
 
 void test_extents_of_little_use_are_given_up()
@@ -102,14 +117,49 @@ void test_extents_of_little_use_are_given_up()
     PagesNow now;
     now.own = {{0, 12 * P}};
     now.stored = {{{0, 8 * P}, 0, 0}, {{8 * P, 12 * P}, 1, 0}};
-    // Of extent 1 a quarter is still used.
-    PageChoice choice = choose_pages({now}, {8 * P, 16 * P}, {64, 64, 8})[0];
+    // Of extent 1 an eighth is still used.
+    PageChoice choice = choose_pages({now}, {8 * P, 32 * P}, {64, 64, 8})[0];
     CHECK((choice.copied == std::vector<PageRun>{{8 * P, 12 * P}}));
     CHECK((choice.referenced == std::vector<StoredRun>{{{0, 8 * P}, 0, 0}}));
     // Two are one too many: the emptier goes.
     choice = choose_pages({now}, {8 * P, 4 * P}, {64, 64, 1})[0];
     CHECK((choice.copied == std::vector<PageRun>{{8 * P, 12 * P}}));
     CHECK(choose_pages({now}, {8 * P, 4 * P}, {64, 64, 2})[0].copied.empty());
+}
+
+// A fork of one extent over another, which wrote two pages; a snapshot knows the one.
+void test_what_a_fork_has_not_written_is_in_the_pool()
+{
+    PagesNow now;
+    now.pool = {{{0, 8 * P}, 1, 0}, {{8 * P, 10 * P}, 2, 6 * P}};
+    now.own = {{P, 2 * P}, {5 * P, 6 * P}};
+    now.changed = {{5 * P, 6 * P}};
+    now.stored = {{{0, 3 * P}, 0, 0}};
+    now.fillers = {{0, P}, {2 * P, 3 * P}};
+    PageChoice choice = choose_pages({now}, {3 * P, 8 * P, 2 * P}, {64, 64, 8})[0];
+    CHECK((choice.copied == now.changed));
+    CHECK((choice.referenced == std::vector<StoredRun>{{{0, 3 * P}, 0, 0},
+                                                       {{3 * P, 5 * P}, 1, 3 * P},
+                                                       {{6 * P, 8 * P}, 1, 6 * P},
+                                                       {{8 * P, 10 * P}, 2, 6 * P}}));
+    // Extent 0 is given up: its own page is copied, and beside it is the pool. Extent 2 as well.
+    choice = choose_pages({now}, {30 * P, 8 * P, 20 * P}, {64, 64, 8})[0];
+    CHECK((choice.copied == std::vector<PageRun>{{P, 2 * P}, {5 * P, 6 * P}, {8 * P, 10 * P}}));
+    CHECK((choice.referenced == std::vector<StoredRun>{
+                                    {{0, P}, 1, 0}, {{2 * P, 5 * P}, 1, 2 * P},
+                                    {{6 * P, 8 * P}, 1, 6 * P}}));
+}
+
+// A fork's own page of zeroes needs no place, and hides what the pool has there.
+void test_own_pages_hide_the_pool()
+{
+    PagesNow now;
+    now.pool = {{{0, 4 * P}, 0, 0}};
+    now.own = {{P, 2 * P}};
+    PageChoice choice = choose_pages({now}, {4 * P}, {64, 64, 8})[0];
+    CHECK(choice.copied.empty());
+    CHECK((choice.referenced ==
+           std::vector<StoredRun>{{{0, P}, 0, 0}, {{2 * P, 4 * P}, 0, 2 * P}}));
 }
 
 }  // namespace
@@ -119,8 +169,10 @@ int main()
     test_only_what_changed_is_copied();
     test_discarded_pages_are_no_longer_there();
     test_what_nobody_knows_is_copied();
-    test_fragments_are_copied_whole();
+    test_where_seams_are_too_many_small_pieces_are_copied();
     test_extents_of_little_use_are_given_up();
+    test_what_a_fork_has_not_written_is_in_the_pool();
+    test_own_pages_hide_the_pool();
     test_coalesce_joins_small_gaps();
     test_coalesce_bounds_the_number_of_runs();
     test_complement_and_subtract();

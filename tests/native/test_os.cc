@@ -1,6 +1,9 @@
 // The raw layer: descriptors that close themselves, errors that say what failed, children that do
 // not outlive their owner, and the one report of sandbox-init.
 #include <fcntl.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,6 +14,7 @@
 #include "check.h"
 #include "os/error.h"
 #include "os/fd.h"
+#include "os/pid_namespace.h"
 #include "os/process.h"
 #include "sandbox/spawn.h"
 #include "sandbox/status.h"
@@ -62,6 +66,42 @@ void test_child_dies_with_its_owner() {
     pid = child.pid();
   }
   CHECK(waitpid(pid, nullptr, 0) < 0 && errno == ECHILD);
+}
+
+// Init of a pid namespace of its own, and a zombie in it; their pids here.
+void test_pid_namespace() {
+  int pair[2];
+  CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+  int on = 1;
+  CHECK(setsockopt(pair[0], SOL_SOCKET, SO_PASSCRED, &on, sizeof on) == 0);
+  pid_t pid = static_cast<pid_t>(syscall(SYS_clone, CLONE_NEWUSER | CLONE_NEWPID | SIGCHLD, 0, 0, 0, 0));
+  CHECK(pid >= 0);
+  if (pid == 0) {
+    if (fork() == 0) {
+      write(pair[1], "x", 1);
+      _exit(0);
+    }
+    for (;;) pause();
+  }
+  os::ChildProcess init(pid, os::UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))));
+  char byte, control[CMSG_SPACE(sizeof(ucred))];
+  iovec place{&byte, 1};
+  msghdr message{};
+  message.msg_iov = &place;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  CHECK(recvmsg(pair[0], &message, 0) == 1);
+  ucred sender;
+  memcpy(&sender, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof sender);
+  os::PidNamespace inside(pid);
+  CHECK(inside.may_hold(pid) && inside.may_hold(sender.pid));
+  bool certain = !inside.may_hold(getpid());
+  CHECK(certain || errno == ENOTTY);
+  os::ChildProcess other = start_child();
+  CHECK(inside.may_hold(other.pid()) != certain);
+  close(pair[0]);
+  close(pair[1]);
 }
 
 void test_wait_readable() {
@@ -127,6 +167,7 @@ int main() {
   test_unique_fd();
   test_error_names_operation_object_and_cause();
   test_child_dies_with_its_owner();
+  test_pid_namespace();
   test_wait_readable();
   test_status();
   test_spawn_refuses_nonsense();

@@ -95,6 +95,36 @@ def test_buffers_of_sockets_count_as_memory(daemon: DaemonProcess) -> None:
         assert int(pages) * 4096 < 128 * MIB
 
 
+PIPES = """
+import os, sys
+pipes = [os.pipe() for _ in range(200)]
+print("ready", flush=True)
+for line in sys.stdin:
+    more = [os.pipe() for _ in range(200)]
+    for _, end in pipes + more: os.write(end, bytes(65536))
+    print("written", flush=True)
+"""
+
+
+def test_pipes_of_all_sandboxes_of_a_tenant_are_whole(daemon: DaemonProcess) -> None:
+    """To the kernel they are one user, who may have the pages of a thousand of them."""
+    with Sandbox.create(socket=daemon.socket) as sandbox:
+        handle = sandbox.commands.run(["python3", "-c", PIPES], True, stdin=True)
+        assert next(iter(handle)).data == b"ready\n"
+        forks = sandbox.fork(8)
+        try:
+            for fork in forks:
+                fork.commands.send_stdin(handle.exec_id, b"\n")
+            for fork in forks:
+                deadline = time.monotonic() + 30
+                while fork.commands.output(handle.exec_id) != b"written\n":
+                    assert time.monotonic() < deadline, "it stands still in a full pipe"
+                    time.sleep(0.02)
+        finally:
+            for fork in forks:
+                fork.kill()
+
+
 def test_asynchronous_io_contexts_are_not_taken_from_the_machine(sandbox: Sandbox) -> None:
     """There are fs.aio-max-nr of them for all, whoever asks."""
     script = '$c = "\\0" x 8; print syscall(206, 1000, $c), " ", $! + 0'

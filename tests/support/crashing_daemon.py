@@ -58,7 +58,7 @@ def _watch_everything() -> None:
         for name in names:
             wrapped = _watched(f"{owner.__name__}.{name}", getattr(owner, name))
             setattr(owner, name, wrapped)
-    _native.capture = _watched("capture", _native.capture)  # type: ignore[misc]
+    _native.Tracer.capture = _watched("capture", _native.Tracer.capture)  # type: ignore[method-assign]
     _native.Template.send = _watched("send", _native.Template.send)  # type: ignore[method-assign]
     ask, init = Connection.ask, Launcher.__init__
 

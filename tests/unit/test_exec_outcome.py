@@ -59,6 +59,7 @@ def test_a_lost_command_says_what_ended_its_sandbox(end: EndReason | None) -> No
         None: ExitReason.LOST,
         EndReason.OOM: ExitReason.OOM,
         EndReason.KILLED: ExitReason.LOST,
+        EndReason.CAPTURE_CUT: ExitReason.LOST,
         EndReason.CREATE_FAILED: ExitReason.LOST,
     }
     assert lost_reason(end) is expected.get(end, ExitReason.KILLED)

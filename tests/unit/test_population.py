@@ -58,6 +58,15 @@ def test_each_bound_refuses_by_its_name(population: Population) -> None:
     population.admit(2, 0)
 
 
+def test_a_tenant_has_what_it_has_now(population: Population) -> None:
+    for sandbox_id in ("a", "b", "c"):
+        population.remove(population.find(0, sandbox_id, "x"))
+        population.admit(1, 0)
+    population.add(population.new("d", 1, "base"))
+    with pytest.raises(LimitExceeded, match="max_sandboxes_per_tenant is 2"):
+        population.admit(1, -1, 2)
+
+
 def test_a_row_is_admitted_whole_or_not_at_all(population: Population) -> None:
     population.remove(population.find(0, "a", "x"))
     population.remove(population.find(0, "c", "x"))

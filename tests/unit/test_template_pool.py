@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandboxd.templates.pool import FileKey, PagePool, PoolEntry, decide_eviction
+from sandboxd.templates.pool import FileKey, PagePool, PoolEntry, PoolUsers, decide_eviction
 
 
 def entry(name: str, files: str, used: float = 0, in_use: bool = False) -> PoolEntry:
@@ -151,3 +151,34 @@ def test_no_template_goes_to_keep_an_older_one(entries: list[PoolEntry], limit: 
             each for each in entries if each not in gone and (each.in_use or age(each) > age(one))
         ]
         assert union_bytes([*before_it, one]) > limit
+
+
+@settings(deadline=None)
+@given(pools, st.data())
+def test_what_anybody_uses_is_in_the_pool(entries: list[PoolEntry], data: st.DataObject) -> None:
+    users, used = PoolUsers(), list[PoolEntry]()
+    for _ in range(data.draw(st.integers(0, 20))):
+        if used and data.draw(st.booleans()):
+            users.remove(used.pop(data.draw(st.integers(0, len(used) - 1))).template_id)
+        elif entries:
+            used.append(data.draw(st.sampled_from(entries)))
+            users.add(used[-1].template_id, used[-1].files)
+        assert users.total_bytes == union_bytes(used)
+    named = {each.template_id: each.last_used_s for each in entries[::2]}
+    assert {each.template_id: each for each in users.entries(named)} == {
+        each.template_id: PoolEntry(
+            each.template_id,
+            each.files,
+            named.get(each.template_id, 0.0),
+            in_use=used.count(each) > 1 or each.template_id not in named,
+        )
+        for each in used
+    }
+
+
+def test_a_user_too_few_is_an_error() -> None:
+    users = PoolUsers()
+    users.add("x", {(0, 1): 4})
+    users.remove("x")
+    with pytest.raises(ValueError, match="nobody uses template x"):
+        users.remove("x")

@@ -1,0 +1,105 @@
+"""What a daemon takes of the machine, as far as it can be counted: the same before and after."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from pathlib import Path
+
+import psutil
+
+from sandboxd.client import Daemon
+from sandboxd.keeper import PoolKeeper
+from tests.support.daemon import DaemonProcess
+
+
+def namespaces() -> Counter[str]:
+    """Distinct namespaces by kind, as far as a process stands in them."""
+    found = set()
+    for directory in Path("/proc").glob("[0-9]*/ns"):
+        try:
+            found |= {os.readlink(each) for each in directory.iterdir()}
+        except OSError:
+            continue
+    return Counter(each.split(":")[0] for each in found)
+
+
+def groups_of(daemon: DaemonProcess) -> list[str]:
+    found = []
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, place, kind, *_ = line.split()
+        if kind in ("cgroup", "cgroup2"):
+            for directory, names, _ in os.walk(Path(place) / daemon.cgroup_parent):
+                found += [os.path.join(directory, name) for name in names]
+    return sorted(found)
+
+
+def footprint(daemon: DaemonProcess) -> dict[str, object]:
+    process = psutil.Process(daemon.pid)
+    places = (str(daemon.run_dir), str(daemon.state_dir))
+    return {
+        "mounts": sorted(
+            line
+            for line in Path(f"/proc/{daemon.pid}/mountinfo").read_text().splitlines()
+            if any(place in line for place in places)
+        ),
+        "groups": groups_of(daemon),
+        "uppers": sorted(os.listdir(daemon.state_dir / "storage" / "uppers")),
+        "run": sorted(os.listdir(daemon.run_dir / "sandboxes")),
+        "children": [each.pid for each in process.children(recursive=True)],
+        "descriptors": process.num_fds(),
+        "processes in its groups": [
+            each
+            for each in Path("/proc").glob("[0-9]*/cgroup")
+            if _mentions(each, f"/{daemon.cgroup_parent}/")
+        ],
+    }
+
+
+def _mentions(path: Path, text: str) -> bool:
+    try:
+        return text in path.read_text() and psutil.Process(int(path.parts[2])).status() != "zombie"
+    except (OSError, psutil.Error):
+        return False
+
+
+def layers_of(daemon: DaemonProcess) -> list[str]:
+    return sorted(os.listdir(daemon.state_dir / "storage" / "layers"))
+
+
+def records_of(daemon: DaemonProcess) -> list[str]:
+    """Files that say what templates there are."""
+    return sorted(os.listdir(daemon.state_dir / "templates"))
+
+
+def keeper_of(daemon: DaemonProcess) -> PoolKeeper:
+    """A connection of our own to the daemon's keeper."""
+    keeper = PoolKeeper(daemon.run_dir / "keeper")
+    keeper.open()
+    return keeper
+
+
+def template_footprint(daemon: DaemonProcess) -> dict[str, object]:
+    """What templates take, by everybody who knows of them."""
+    keeper = keeper_of(daemon)
+    try:
+        state, held = keeper.state(), keeper.list()
+    finally:
+        keeper.close()
+    with Daemon(daemon.socket) as client:
+        info = client.info()
+    return {
+        "layers": layers_of(daemon),
+        "records": records_of(daemon),
+        "held by the keeper": sorted(each.name for each in held),
+        "files of the keeper": state.files,
+        "templates": info.templates,
+        "pool bytes": info.pool_bytes,
+    }
+
+
+def meminfo_kib(*names: str) -> int:
+    """Sum of these lines of /proc/meminfo."""
+    found = dict(re.findall(r"^(\S+):\s+(\d+)", Path("/proc/meminfo").read_text(), re.M))
+    return sum(int(found[name]) for name in names)
