@@ -36,14 +36,15 @@ OWN = {
 
 
 def is_at_rest(record: Record) -> bool:
-    """The first thread of every process sleeps, in its program."""
-    for owner, name in record.fields:
+    """The first thread of every process sleeps, but for those that are stopped in their plan."""
+    for (owner, name), value in record.fields.items():
         process, _, thread = owner.partition(" thread ")
-        if name == "thread/registers/rax" and process == f"pid {thread}":
-            if record.fields[owner, name] not in _INTERRUPTED:
-                return False
-            if any(area.attributes["name"] == FORK_MEMORY for area in record.memory[process].areas):
-                return False
+        if name != "thread/registers/rax" or process != f"pid {thread}":
+            continue
+        areas = record.memory[process].areas
+        in_plan = any(area.attributes["name"] == FORK_MEMORY for area in areas)
+        if not in_plan and value not in _INTERRUPTED:
+            return False
     return True
 
 
