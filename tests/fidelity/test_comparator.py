@@ -24,9 +24,10 @@ TRIES = 8
 _INTERRUPTED = {2**64 - number for number in (4, 512, 513, 514, 516)}
 
 # What single programs do while they wait.
+COMPUTES = "pid 5 thread 8"
 OWN = {
     "threads": (Reviewed(("thread/registers/*", "thread/xstate", "*/syscall"), "it computes",
-                         holds=lambda difference, *_: difference.owner == "pid 5 thread 8"),),
+                         holds=lambda difference, *_: difference.owner == COMPUTES),),
     "timers": (
         Reviewed(("area/content",), "one of its sleeps is told what remains"),
         Reviewed(("thread/registers/*", "thread/xstate", "*/syscall"), "it measures the time",
@@ -36,14 +37,14 @@ OWN = {
 
 
 def is_at_rest(record: Record) -> bool:
-    """The first thread of every process sleeps, but for those that are stopped in their plan."""
+    """Every thread sleeps, but for the one that computes and those that are stopped in their plan."""
     for (owner, name), value in record.fields.items():
-        process, _, thread = owner.partition(" thread ")
-        if name != "thread/registers/rax" or process != f"pid {thread}":
+        if name != "thread/registers/rax" or value in _INTERRUPTED:
             continue
-        areas = record.memory[process].areas
+        computes = owner == COMPUTES and record.fields[owner, "thread/comm"] == b"worker-2\n"
+        areas = record.memory[owner.partition(" thread ")[0]].areas
         in_plan = any(area.attributes["name"] == FORK_MEMORY for area in areas)
-        if not in_plan and value not in _INTERRUPTED:
+        if not computes and not in_plan:
             return False
     return True
 
