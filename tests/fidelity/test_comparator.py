@@ -37,7 +37,7 @@ OWN = {
 
 
 def is_at_rest(record: Record) -> bool:
-    """Every thread sleeps, but for the one that computes and those that are stopped in their plan."""
+    """Every thread sleeps, but for the one that computes and who is stopped in its plan."""
     for (owner, name), value in record.fields.items():
         if name != "thread/registers/rax" or value in _INTERRUPTED:
             continue
