@@ -3,6 +3,7 @@
 venus:      create, then exec, through the Python client; the create finds a sandbox that was
             launched ahead
 venus_raw:  the same two requests, sent by the driver that times the rivals too
+venus_run:  one request for both, sent by the driver; it finds one too
 venus_cold: as venus, but the create finds none
 cold_raw:   as venus_raw, but the create finds none
 bwrap:      bwrap --unshare-all, over the same root filesystem
@@ -24,7 +25,7 @@ from bench.common import Subject, base_tar, bwrap_command, measure, report, unpa
 from bench.driver import timed_floor, timed_program
 from bench.first_byte import ECHO, through_client
 from bench.node import Node
-from bench.requests import Requests, new
+from bench.requests import Requests, new, run_in_new
 from bench.runc import Runc
 from sandboxd.client import Sandbox
 
@@ -47,6 +48,7 @@ def main(socket: str, rounds: int) -> None:
         subjects = [
             Subject("venus", node.pool_hit(through_client(create))),
             Subject("venus_raw", node.pool_hit(raw.sample("byte", create=new(), command=ECHO))),
+            Subject("venus_run", node.pool_hit(raw.sample("byte", run=run_in_new(ECHO)))),
             # With a name of its own it is never one that was launched ahead.
             Subject("venus_cold", through_client(lambda: create("cold"))),
             Subject("cold_raw", raw.sample("byte", create=new(ahead=False), command=ECHO)),

@@ -15,8 +15,9 @@
  * size of this process does not matter.
  *
  * CREATE, EXEC and DELETE are files with whole HTTP requests, "-" for none. They are sent over one
- * connection, which stands before the clock starts; the sandbox's id in the answer to CREATE takes
- * the place of ID_PLACE in the others. Timed from the first of them until
+ * connection, which stands before the clock starts; the sandbox's id in the answer to CREATE, or in
+ * that to an EXEC which makes the sandbox itself, takes the place of ID_PLACE in those that follow.
+ * Timed from the first of them until
  *   answer: the answer to it is complete,
  *   byte:   the first byte of the command's standard output has arrived,
  *   exit:   the command's end has been told.
@@ -36,7 +37,13 @@
 #define ID_BYTES (sizeof ID_PLACE - 1)
 
 /* Frames of a command's answer: sandboxd/protocol.py. */
-enum { FRAME_HEADER_BYTES = 8, FRAME_STDOUT = 17, FRAME_EXIT = 19, FRAME_ERROR = 20 };
+enum {
+    FRAME_HEADER_BYTES = 8,
+    FRAME_STARTED = 16,
+    FRAME_STDOUT = 17,
+    FRAME_EXIT = 19,
+    FRAME_ERROR = 20
+};
 
 enum until { UNTIL_ANSWER, UNTIL_BYTE, UNTIL_EXIT };
 
@@ -97,23 +104,41 @@ static struct message load(const char *path)
     return message;
 }
 
-/* The id that the answer to CREATE names, into `id`. */
+/* JSON that names a sandbox, or does not. */
+struct text {
+    char bytes[1 << 16];
+    size_t size;
+};
+
+static void append(struct text *text, const char *bytes, size_t size)
+{
+    if (text->size + size >= sizeof text->bytes)
+        give_up("too long", "what is told of a sandbox");
+    memcpy(text->bytes + text->size, bytes, size);
+    text->size += size;
+    text->bytes[text->size] = '\0';
+}
+
+/* The id that the text names, into `id`; returns whether it names one. */
+static int find_id(const struct text *text, char id[ID_BYTES])
+{
+    const char *found = text->size > 0 ? strstr(text->bytes, "\"id\":\"sb-") : NULL;
+    if (!found || strlen(found) < 6 + ID_BYTES)
+        return 0;
+    memcpy(id, found + 6, ID_BYTES);
+    return 1;
+}
+
 static void get_id(struct connection *from, char id[ID_BYTES])
 {
-    char body[1 << 16];
-    size_t size = 0, got;
+    static struct text answer;
+    size_t got;
     const char *bytes;
-    while ((got = get_body(from, &bytes)) > 0) {
-        if (size + got >= sizeof body)
-            give_up("too long", "the answer to a create");
-        memcpy(body + size, bytes, got);
-        size += got;
-    }
-    body[size] = '\0';
-    const char *found = strstr(body, "\"id\":\"sb-");
-    if (!found || strlen(found) < 6 + ID_BYTES)
+    answer.size = 0;
+    while ((got = get_body(from, &bytes)) > 0)
+        append(&answer, bytes, got);
+    if (!find_id(&answer, id))
         give_up("it names no sandbox", "the answer to a create");
-    memcpy(id, found + 6, ID_BYTES);
 }
 
 static void put_id(struct message *message, const char *old, const char *id)
@@ -123,9 +148,10 @@ static void put_id(struct message *message, const char *old, const char *id)
         memcpy(at, id, ID_BYTES);
 }
 
-/* Reads the answer to EXEC; returns when its event came, the command's end if that is none of its
- * own, and 0 when the command could not be carried out. */
-static long long get_command(struct connection *from, enum until until)
+/* Reads the answer to EXEC, and into `started` what it says of the start; returns when its event
+ * came, the command's end if that is none of its own, and 0 when the command could not be carried
+ * out. */
+static long long get_command(struct connection *from, enum until until, struct text *started)
 {
     unsigned char head[FRAME_HEADER_BYTES];
     size_t have = 0, payload = 0, got;
@@ -143,6 +169,8 @@ static long long get_command(struct connection *from, enum until until)
             size_t piece = got - at < payload ? got - at : payload;
             if (head[0] == FRAME_STDOUT && piece > 0 && until == UNTIL_BYTE && event == 0)
                 event = now_ns();
+            if (head[0] == FRAME_STARTED)
+                append(started, bytes + at, piece);
             at += piece;
             payload -= piece;
             if (payload > 0)
@@ -159,17 +187,25 @@ static long long get_command(struct connection *from, enum until until)
     return over ? event : 0;
 }
 
+/* What is sent; `id` is the sandbox that it names now. */
 struct requests {
     struct message create, exec, delete;
     char id[ID_BYTES + 1];
 };
 
+static void name_sandbox(struct requests *requests, const char *id)
+{
+    put_id(&requests->exec, requests->id, id);
+    put_id(&requests->delete, requests->id, id);
+    memcpy(requests->id, id, ID_BYTES);
+}
+
 /* One round; 0 when a request was refused, with the answer's first line in `connection`. */
 static long long time_requests(struct connection *to, struct requests *requests, enum until until)
 {
     long long begin = now_ns(), event = 0;
+    char id[ID_BYTES];
     if (requests->create.bytes) {
-        char id[ID_BYTES + 1] = {0};
         put(to, &requests->create);
         if (!get_head(to)) {
             skip_body(to);
@@ -178,15 +214,19 @@ static long long time_requests(struct connection *to, struct requests *requests,
         get_id(to, id);
         if (until == UNTIL_ANSWER)
             event = now_ns();
-        put_id(&requests->exec, requests->id, id);
-        put_id(&requests->delete, requests->id, id);
-        memcpy(requests->id, id, sizeof id);
+        name_sandbox(requests, id);
     }
     if (requests->exec.bytes) {
+        static struct text started;
+        started.size = 0;
         put(to, &requests->exec);
         int begun = get_head(to);
-        long long found = begun ? get_command(to, until) : 0;
+        long long found = begun ? get_command(to, until, &started) : 0;
         skip_body(to);
+        if (!begun && !requests->create.bytes)
+            return 0;
+        if (find_id(&started, id))
+            name_sandbox(requests, id);
         if (until != UNTIL_ANSWER || found == 0)
             event = found;
     }

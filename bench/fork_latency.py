@@ -2,6 +2,7 @@
 
 single:       CPython with numpy, 512 MiB of random content, 8 threads, at least 150 mappings
 tree:         five processes: two shells, two sleeps, one CPython
+single_run, tree_run: fork and command in one request
 single_client, tree_client: the same requests through the Python client
 single_empty, tree_empty: the fork finds no sandbox that was launched ahead; all others do
 bwrap:        bwrap --unshare-all, cold and empty, over the same root filesystem
@@ -40,7 +41,7 @@ from bench.driver import timed_program
 from bench.first_byte import ECHO, through_client
 from bench.node import Node
 from bench.ready import PlanFloor
-from bench.requests import Requests, new
+from bench.requests import Requests, new, run_in_new
 from bench.runc import Runc
 from bench.sustained import sustained
 from sandboxd.client import Sandbox, Template
@@ -105,6 +106,10 @@ def _forks(node: Node, raw: Requests, name: str, template: Template) -> list[Sub
     client = through_client(lambda: Sandbox.create(template=template, socket=node.socket))
     return [
         Subject(name, node.pool_hit(raw.sample("byte", create=new(template=origin), command=ECHO))),
+        Subject(
+            f"{name}_run",
+            node.pool_hit(raw.sample("byte", run=run_in_new(ECHO, template=origin))),
+        ),
         Subject(f"{name}_client", node.pool_hit(client)),
         Subject(
             f"{name}_empty",

@@ -140,6 +140,7 @@ class PlanFloor:
             slots = self._template.counts["external_slots"]
             nowhere = stack.enter_context(open(os.devnull, "r+b", buffering=0))
             self._template.send(ours.fileno(), shared, [nowhere.fileno()] * slots)
+            self._template.release(shared)
             restore, command = self._packets
             control.settimeout(None)
             time.sleep(REST_S)

@@ -33,11 +33,14 @@ class Requests:
         create: Call[Any] | None = None,
         command: Sequence[str] | None = None,
         sandbox_id: str = ID_PLACE,
+        run: Call[Any] | None = None,
     ) -> list[str]:
-        """The driver's command line: a sandbox is made and a command run in it, each unless None;
-        one that was made is removed."""
-        run = None if command is None else _calls.run_command(sandbox_id, list(command))
-        remove = None if create is None else _calls.kill_sandbox(ID_PLACE)
+        """The driver's command line: a sandbox is made and a command run in it, each unless None,
+        or both by one request, `run`; a sandbox that was made is removed."""
+        makes = create is not None or run is not None
+        if command is not None:
+            run = _calls.run_command(sandbox_id, list(command))
+        remove = _calls.kill_sandbox(ID_PLACE) if makes else None
         files = [self._file(call) for call in (create, run, remove)]
         return request_argv(until, times, self._socket, files)
 
@@ -48,9 +51,12 @@ class Requests:
         create: Call[Any] | None = None,
         command: Sequence[str] | None = None,
         sandbox_id: str = ID_PLACE,
+        run: Call[Any] | None = None,
     ) -> Sample:
         """One round of `argv`."""
-        return timed(self.argv(until, "1", create=create, command=command, sandbox_id=sandbox_id))
+        return timed(
+            self.argv(until, "1", create=create, command=command, sandbox_id=sandbox_id, run=run)
+        )
 
     def _file(self, call: Call[Any] | None) -> str:
         if call is None:
@@ -68,3 +74,8 @@ def new(*, image: str | None = None, template: str | None = None, ahead: bool = 
     names its host."""
     options: ForkOptions = {} if ahead else {"hostname": "cold"}
     return _calls.create_sandbox(options, image=image, template=template)
+
+
+def run_in_new(command: Sequence[str], *, template: str | None = None) -> Call[Any]:
+    """A create and a command in one."""
+    return _calls.start_sandbox(list(command), {}, template=template)

@@ -31,6 +31,8 @@ class CreateOptions:
     hostname: str | None = None
     ttl_s: float | None = None
     labels: dict[str, str] = field(default_factory=dict)
+    ephemeral: bool = False
+    """It goes with the command that it is made for, or with who waits for that."""
 
 
 def checked_limits(config: Config, options: CreateOptions, *, limits_disk: bool) -> Limits:

@@ -226,6 +226,7 @@ class Creation:
             labels=options.labels,
             generation_id=made.request.generation,
             template="" if template is None else template.template_id,
+            ephemeral=options.ephemeral,
         )
         self._service.registry.write(record)
         sandbox.record = record

@@ -44,12 +44,17 @@ class VenusError(Exception):
         return {
             "error": {
                 "code": self.code,
-                "message": self.message,
-                "operation": self.operation,
-                "object": self.object,
-                "cause": self.cause,
+                "message": _encodable(self.message),
+                "operation": _encodable(self.operation),
+                "object": _encodable(self.object),
+                "cause": _encodable(self.cause),
             }
         }
+
+
+def _encodable(text: str) -> str:
+    """It may quote a request, in which JSON can put halves of surrogate pairs."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class InvalidRequest(VenusError):

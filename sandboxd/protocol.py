@@ -4,7 +4,9 @@ An exec request and its response are both a sequence of frames, ``<type u8><3 ze
 u32 little-endian>`` followed by ``length`` bytes of payload. The client sends one HEADER frame,
 then, for inline input, STDIN frames. The daemon answers with STARTED, any number of STDOUT and
 STDERR frames in the order in which it read them, and exactly one EXIT; or, at any point, exactly
-one ERROR. A stream that ends without EXIT or ERROR was cut, and says nothing about the command.
+one ERROR. A run, which makes the sandbox of its command, is the same but for fields of HEADER and
+STARTED that name the sandbox. A stream that ends without EXIT or ERROR was cut, and says nothing
+about the command.
 
 Output is bytes and stays bytes: nothing here decodes it. Control payloads are JSON objects in
 UTF-8. This module imports the standard library only, because both sides depend on it.

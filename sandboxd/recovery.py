@@ -60,6 +60,8 @@ def decide(
             action, reason = Action.REMOVE, "its init is dead"
         elif record.expires_boottime_s is not None and record.expires_boottime_s <= now_boottime_s:
             action, reason = Action.REMOVE, "its time to live is over"
+        elif record.ephemeral:
+            action, reason = Action.REMOVE, "the client of its command is gone"
         elif sandbox_id in cut_captures:
             # A thread may have been in the middle of a call that the capture made it do.
             action, reason = Action.REMOVE, "a snapshot of it was cut"

@@ -26,16 +26,18 @@ extern "C" {
 
 enum {
     VR_MAGIC = 0x52534e56, /* "VNSR" */
-    VR_VERSION = 3,
+    VR_VERSION = 4,
     VR_PAGE = 4096,
     /* Scratch: one page for saved values, then the stack of the leader; one page per thread. */
     VR_LEADER_PAGES = 3,
     VR_MAX_PROCESSES = 1024,
     /* Where the built tree waits for the daemon; no timer of the program runs yet. */
     VR_RELEASE_BARRIER = 3,
-    /* Of the whole tree, then two for the threads of each process. */
-    VR_TREE_BARRIERS = 8,
-    VR_MAX_BARRIERS = VR_TREE_BARRIERS + 2 * VR_MAX_PROCESSES,
+    /* Of the whole tree, then two for the threads of each process, then those of processes that
+     * share a table. */
+    VR_TREE_BARRIERS = 16,
+    VR_SHARED_BARRIERS = 480,
+    VR_MAX_BARRIERS = VR_TREE_BARRIERS + 2 * VR_MAX_PROCESSES + VR_SHARED_BARRIERS,
     VR_MAX_VDSO_PARTS = 4,
     VR_MAX_POOL_EXTENTS = 4096,
 };
@@ -55,6 +57,9 @@ enum vr_kind {
     /* Wait at barrier arg0 until arg1 threads of the whole tree have come; with arg2 as long as it
      * takes. Who leaves only one missing joins barrier arg3 as well, unless that is 0. */
     VR_BARRIER,
+    /* Only one of those that share a descriptor table at a time, by the word of barrier arg0. */
+    VR_LOCK,
+    VR_UNLOCK,
     /* Come to barrier arg0, where arg1 - 1 come in this way and the last one waits. */
     VR_JOIN,
     /* Move the vDSO group of the stub to `park`. */
@@ -63,10 +68,10 @@ enum vr_kind {
     VR_OPEN_PTY,
     /* End of a process that only helps to rebuild: exit_group(arg0). */
     VR_EXIT,
-    /* Leave into the program. arg0 = tail code, arg1 = frame,
-     * arg2 = counter of threads that are still on scratch stacks;
-     * for the leader: arg3, arg4 = end of the first range and start of the second to unmap,
-     * arg5 = how many other threads the process has. */
+    /* Leave into the program. arg0 = tail code, arg1 = frame (or the status of a first thread that
+     * ends while others run on), arg2 = counter of threads that are still on scratch stacks;
+     * for the one that waits for them and unmaps the rest of the plan: arg3, arg4 = end of the
+     * first range and start of the second to unmap, arg5 = how many others its memory has. */
     VR_LEAVE,
     VR_LEAVE_THREAD,
     /* *(uint64_t *)arg0 = arg1 */
@@ -93,7 +98,9 @@ struct vr_header {
     uint32_t tail_code_bytes;
     uint32_t tail_leader; /* relative to tail_code */
     uint32_t tail_thread;
+    uint32_t tail_exit;
     uint32_t code_bytes;
+    uint32_t pad;
     /* Filled by the encoder. */
     uint64_t window_start;
     uint64_t base;
@@ -148,7 +155,7 @@ struct vr_shared {
     int64_t result;
     uint64_t complete; /* nothing is left to do that could fail; never set if something always is */
     uint32_t barrier[VR_MAX_BARRIERS];
-    uint32_t leaving[VR_MAX_PROCESSES]; /* per process: threads that its leader waits for */
+    uint32_t leaving[VR_MAX_PROCESSES]; /* per address space: threads that one waits for */
 };
 
 #ifdef __cplusplus

@@ -9,9 +9,9 @@
 #include <stddef.h>
 
 /* runner_asm.S uses these offsets. */
-_Static_assert(offsetof(struct vr_header, window_start) == 32, "header");
-_Static_assert(offsetof(struct vr_header, window_end) == 96, "header");
-_Static_assert(sizeof(struct vr_header) == 208, "header");
+_Static_assert(offsetof(struct vr_header, window_start) == 40, "header");
+_Static_assert(offsetof(struct vr_header, window_end) == 104, "header");
+_Static_assert(sizeof(struct vr_header) == 216, "header");
 
 enum {
     SYS_mmap = 9,
@@ -123,6 +123,28 @@ static void wait_barrier(const struct vr_header *header, const struct vr_op *op)
     }
 }
 
+static void lock(const struct vr_header *header, const struct vr_op *op)
+{
+    uint32_t *word = &shared_of(header)->barrier[op->arg[0]];
+    struct {
+        int64_t seconds, nanoseconds;
+    } timeout = {BARRIER_TIMEOUT_S, 0};
+    while (__atomic_exchange_n(word, 1, __ATOMIC_SEQ_CST) != 0) {
+        if (__atomic_load_n(&shared_of(header)->failed, __ATOMIC_SEQ_CST))
+            leave_process(124);
+        long result = call6(SYS_futex, (uint64_t)word, FUTEX_WAIT, 1, (uint64_t)&timeout, 0, 0);
+        if (result == -ETIMEDOUT_)
+            fail(header, op, result);
+    }
+}
+
+static void unlock(const struct vr_header *header, const struct vr_op *op)
+{
+    uint32_t *word = &shared_of(header)->barrier[op->arg[0]];
+    __atomic_store_n(word, 0, __ATOMIC_SEQ_CST);
+    call6(SYS_futex, (uint64_t)word, FUTEX_WAKE, 1, 0, 0, 0);
+}
+
 static long park_vdso(const struct vr_header *header, uint64_t vdso)
 {
     uint64_t target = header->park;
@@ -209,6 +231,12 @@ static _Noreturn void run(const struct vr_header *header, const struct vr_op *op
             break;
         case VR_BARRIER:
             wait_barrier(header, op);
+            break;
+        case VR_LOCK:
+            lock(header, op);
+            break;
+        case VR_UNLOCK:
+            unlock(header, op);
             break;
         case VR_JOIN:
             /* The one that waits may have come already, or not. */

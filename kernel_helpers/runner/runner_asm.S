@@ -4,14 +4,15 @@
     .section .vr_header, "ax"
     .globl vr_image
 vr_image:
-    .long 0x52534e56, 3
+    .long 0x52534e56, 4
     .long vr_entry - vr_image
     .long vr_tail_start - vr_image
     .long vr_tail_end - vr_tail_start
     .long vr_tail_leader - vr_tail_start
     .long vr_tail_thread - vr_tail_start
+    .long vr_tail_exit - vr_tail_start
     .long vr_code_end - vr_image
-    .zero 176 /* what the encoder fills: see struct vr_header */
+    .zero 180 /* what the encoder fills: see struct vr_header */
 
     .text
 /* vr_entry(rdi = address of the stub's vDSO): runs on the stub's stack. */
@@ -57,11 +58,11 @@ vr_leave:
     mov %rdi, %rax
     mov %rsi, %rbp
     mov %rdx, %r12
-    mov 32(%r9), %r13      /* window_start */
+    mov 40(%r9), %r13      /* window_start */
     mov %rcx, %r14
     sub %r13, %r14         /* bytes below the tail */
     mov %r8, %r15
-    mov 96(%r9), %rbx      /* window_end */
+    mov 104(%r9), %rbx      /* window_end */
     sub %r8, %rbx
     jmp *%rax
 
@@ -102,6 +103,19 @@ vr_tail_thread:
     syscall
 4:  mov %rbp, %rsp
     mov $15, %eax
+    syscall
+    hlt
+/* A first thread that has ended: it goes on to its end. */
+vr_tail_exit:
+    lock decl (%r12)
+    jnz 5f
+    mov %r12, %rdi
+    mov $1, %esi           /* FUTEX_WAKE */
+    mov $1, %edx
+    mov $202, %eax
+    syscall
+5:  mov %ebp, %edi
+    mov $60, %eax
     syscall
     hlt
 vr_tail_end:

@@ -32,8 +32,7 @@ OpenFile capture_anonymous_inode(const SeenFile &seen, CaptureState &)
         // A periodic timer that has expired counts on only when somebody asks for it.
         itimerspec ignored;
         checked(timerfd_gettime(seen.file, &ignored), "get the time of", seen.describe());
-        fields = proc::fields(
-            proc::read_text(seen.process.proc_path("fdinfo/" + std::to_string(seen.number))));
+        fields = proc::fields(seen.read_details());
         TimerFile timer{};
         timer.clock = std::stoi(fields.at("clockid"));
         timer.flags = seen.flags;

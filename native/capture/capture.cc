@@ -1,16 +1,14 @@
 #include "capture/capture.h"
 
-#include <linux/kcmp.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include "capture/arrival.h"
 #include "capture/descriptors.h"
 #include "capture/memory.h"
 #include "capture/memory_filesystems.h"
+#include "capture/plan_remains.h"
 #include "capture/pool_gate.h"
 #include "capture/process.h"
 #include "capture/settings.h"
+#include "capture/sharing.h"
 #include "capture/stopped_tree.h"
 #include "capture/system_v.h"
 #include "capture/threads.h"
@@ -20,40 +18,62 @@
 namespace venus {
 namespace {
 
-bool shares(pid_t a, pid_t b, int what)
+// Of a first thread that has ended: what /proc still shows of it.
+ThreadImage ended_leader(StoppedProcess &process)
 {
-    return syscall(SYS_kcmp, a, b, what, 0, 0) == 0;
+    ThreadImage image = capture_ended_thread(process);
+    map_credentials(process, image.credentials);
+    return image;
 }
 
-// A fork gives each process tables of its own: tables that two share would be silently different.
-void refuse_shared_tables(const StoppedTree &tree)
+void note_ids(const StoppedTree &tree, CaptureState &state)
 {
-    static constexpr struct {
-        int kind;
-        const char *name;
-    } tables[] = {{KCMP_VM, "address space"},
-                  {KCMP_FILES, "descriptor table"},
-                  {KCMP_FS, "working directory"}};
-    for (size_t i = 0; i < tree.processes.size(); i++) {
-        const StoppedProcess &process = tree.processes[i];
-        if (process.zombie)
-            continue;
+    constexpr size_t kGroup = 5;  // field of stat
+    for (const StoppedProcess &process : tree.processes) {
+        state.inner_ids[process.host_pid] = process.pid;
         for (const StoppedThread &thread : process.threads)
-            for (int kind : {KCMP_FILES, KCMP_FS})
-                if (!shares(process.host_pid, thread.tracee.tid(), kind))
-                    throw Refused(process.label, "thread " + std::to_string(thread.tid),
-                                  "its descriptors or directory are not those of its process");
-        for (size_t j = 0; j < i; j++) {
-            const StoppedProcess &other = tree.processes[j];
-            // Tables are shared by clone(): between a process and its parent, or siblings.
-            if (other.zombie || (other.pid != process.parent && other.parent != process.parent))
-                continue;
-            for (const auto &table : tables)
-                if (shares(process.host_pid, other.host_pid, table.kind))
-                    throw Refused(process.label, table.name,
-                                  std::string("it is shared with ") + other.label);
-        }
+            state.inner_ids[thread.tracee.tid()] = thread.tid;
+        state.inner_groups[std::stoi(process.stat.at(kGroup))] = process.group;
     }
+}
+
+void capture_zombie(const StoppedProcess &process, ProcessImage &image)
+{
+    image.state = RunState::kZombie;
+    image.exit_status = std::stoi(process.stat.at(52));
+}
+
+// Tables of threads that are not those of their process.
+void capture_own_tables(StoppedProcess &process, const StoppedThread &thread, CaptureState &state,
+                        ThreadImage &image)
+{
+    pid_t tid = thread.tracee.tid();
+    if (!have_same(Table::kDescriptors, process.first_host_tid(), tid))
+        image.own_descriptors = capture_descriptors(process, thread, state);
+    // Without a list it shares none: not even one that the process makes later.
+    if (!has_semaphore_undo(tid) || !have_same(Table::kSemaphoreUndo, process.first_host_tid(), tid))
+        image.own_semaphore_undo.emplace();
+    if (!have_same(Table::kDirectories, process.first_host_tid(), tid))
+        image.own_directories = capture_directories(process, thread, state.init);
+}
+
+void capture_living(StoppedProcess &process, uint32_t index, StoppedTree &tree, CaptureState &state,
+                    ProcessImage &image)
+{
+    capture_process(process, tree, image);
+    capture_process_settings(process, state.init, image);
+    if (process.leader_ended)
+        image.threads.push_back(ended_leader(process));
+    for (StoppedThread &thread : process.threads) {
+        image.threads.push_back(capture_thread(process, thread));
+        map_credentials(process, image.threads.back().credentials);
+        if (&thread != &process.threads.front())
+            capture_own_tables(process, thread, state, image.threads.back());
+    }
+    if (image.stands_for(Table::kDescriptors, index))
+        image.files = capture_descriptors(process, process.first(), state);
+    if (image.stands_for(Table::kDirectories, index))
+        image.directories = capture_directories(process, process.first(), state.init);
 }
 
 }  // namespace
@@ -73,44 +93,44 @@ CaptureState capture_tree(CaptureRequest request)
     state.inherited_plans = std::move(request.lineage.plans);
     if (request.checkpoint)
         state.checkpoint = std::move(request.checkpoint);
-    refuse_shared_tables(tree);
+    std::vector<std::array<uint32_t, kTables>> shared = find_shared_tables(tree);
+    note_ids(tree, state);
     if (tracking)
         tracking->begin();
-    for (StoppedProcess &process : tree.processes) {
+    for (uint32_t i = 0; i < tree.processes.size(); i++) {
+        StoppedProcess &process = tree.processes[i];
         state.checkpoint();
         ProcessImage image{};
+        image.shared_with = shared[i];
         image.pid = process.pid;
         image.parent = process.parent;
         image.group = process.group;
         image.session = process.session;
-        image.name = process.stat.at(2);
+        image.exit_signal = process.exit_signal;
+        image.name = process.name;
         if (process.zombie) {
-            image.state = RunState::kZombie;
-            image.exit_status = std::stoi(process.stat.at(52));
+            capture_zombie(process, image);
         } else {
-            prepare_injection(process, state.inherited_plans);
-            capture_process(process, tree, image);
-            capture_process_settings(process, request.init_host_pid, image);
-            for (StoppedThread &thread : process.threads) {
-                image.threads.push_back(capture_thread(process, thread));
-                map_credentials(process, image.threads.back().credentials);
-            }
-            capture_descriptors(process, state, image);
+            prepare_injection(process, state.inherited_plans,
+                              image.stands_for(Table::kMemory, i)
+                                  ? nullptr
+                                  : &tree.processes[image.shared_with[0]]);
+            capture_living(process, i, tree, state, image);
         }
         state.image.processes.push_back(std::move(image));
     }
     state.image.vdso = own_vdso();
     finish_descriptors(tree, state);
-    capture_file_owners(tree, state);
     capture_system_v(tree, state);
     // After the descriptors, so that a memfd which is open and mapped is one object.
-    for (size_t i = 0; i < tree.processes.size(); i++) {
+    for (uint32_t i = 0; i < tree.processes.size(); i++) {
         StoppedProcess &process = tree.processes[i];
-        if (process.zombie)
+        if (process.zombie || !state.image.processes[i].stands_for(Table::kMemory, i))
             continue;
         KnownProcess known;
         if (tracking)
             known = tracking->take(process);
+        process.keeps_plan = !is_plan_left_behind(tree, state.image, i);
         capture_memory(process, state, state.image.processes[i], tracking ? &known : nullptr);
         if (tracking)
             tracking->remember(process.host_pid, std::move(known));

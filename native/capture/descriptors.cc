@@ -28,33 +28,30 @@ constexpr unsigned kMemoryMajor = 1, kTtyMajor = 5, kTerminalSlaveMajor = 136,
 constexpr int kAsync = 020000;  // FASYNC
 constexpr int kUnnamed = O_TMPFILE & ~O_DIRECTORY;
 
-bool same_open_file(pid_t other_pid, int other_number, int ours)
+std::string task_path(const StoppedProcess &process, const StoppedThread &thread,
+                      const std::string &name)
 {
-    return syscall(SYS_kcmp, getpid(), other_pid, KCMP_FILE, ours, other_number) == 0;
+    return process.proc_path("task/" + std::to_string(thread.tracee.tid()) + "/" + name);
 }
 
-// Locks are listed in fdinfo: "lock: 1: FLOCK  ADVISORY  WRITE 123 fe:00:456 0 EOF".
-int flock_of(const SeenFile &seen)
+// The object that another descriptor led to before.
+uint32_t known_object(const SeenFile &seen, const CaptureState &state)
 {
-    int held = -1;
-    std::istringstream lines(seen.details);
-    for (std::string line; std::getline(lines, line);) {
-        if (!line.starts_with("lock:"))
-            continue;
-        std::vector<std::string> words = proc::words(line);
-        if (words.at(2) == "FLOCK")
-            held = words.at(4) == "WRITE" ? LOCK_EX : LOCK_SH;
-        else if (words.at(2) != "POSIX")
-            seen.refuse("its " + words.at(2) + " lock is not supported");
+    for (uint32_t i = 0; i < state.object_files.size(); i++) {
+        int known = state.object_files[i].get();
+        struct stat status;
+        if (known >= 0 && fstat(known, &status) == 0 && status.st_ino == seen.status.st_ino &&
+            status.st_dev == seen.status.st_dev &&
+            syscall(SYS_kcmp, getpid(), seen.thread.tracee.tid(), KCMP_FILE, known, seen.number) == 0)
+            return i;
     }
-    return held;
+    return kNoObject;
 }
 
 OpenFile capture_named(const SeenFile &seen, CaptureState &state)
 {
-    RegularFile file{seen.target, seen.flags, seen.offset, -1, S_ISDIR(seen.status.st_mode)};
-    file.flock = flock_of(seen);
-    if (is_reachable(seen.process, seen.target, seen.status))
+    RegularFile file{seen.target, seen.flags, seen.offset, S_ISDIR(seen.status.st_mode)};
+    if (is_reachable(state.init, seen.target, seen.status))
         return file;
     std::optional<uint32_t> nameless =
         nameless_file(seen.process, "/proc/self/fd/" + std::to_string(seen.file), seen.target,
@@ -64,6 +61,32 @@ OpenFile capture_named(const SeenFile &seen, CaptureState &state)
     file.nameless = *nameless;
     file.flags &= ~(kUnnamed | O_DIRECTORY);
     return file;
+}
+
+bool has_type(const SeenFile &seen, unsigned type)
+{
+    struct statfs kind;
+    return fstatfs(seen.file, &kind) == 0 && static_cast<unsigned>(kind.f_type) == type;
+}
+
+OpenFile capture_proc_file(const SeenFile &seen, CaptureState &state)
+{
+    if (!is_reachable(state.init, seen.target, seen.status))
+        seen.refuse("its process has ended, or its name does not lead to it");
+    RegularFile file{seen.target, seen.flags, seen.offset, S_ISDIR(seen.status.st_mode)};
+    constexpr size_t kFirst = sizeof "/proc/" - 1;
+    file.of_process = seen.target.size() > kFirst && isdigit(seen.target[kFirst]);
+    return file;
+}
+
+// "net:[4026531840]": of the sandbox's own.
+OpenFile capture_namespace(const SeenFile &seen, CaptureState &state)
+{
+    std::string kind = seen.target.substr(0, seen.target.find(':'));
+    if (kind.find('/') != kind.npos ||
+        proc::read_link(proc::path(state.init, "ns/" + kind)) != seen.target)
+        seen.refuse("a namespace that is not the sandbox's");
+    return RegularFile{"/proc/self/ns/" + kind, seen.flags, 0};
 }
 
 OpenFile capture_shared_memory(const SeenFile &seen, CaptureState &state)
@@ -108,6 +131,8 @@ OpenFile capture_character_device(const SeenFile &seen, CaptureState &state)
     bool slave = kind >= kTerminalSlaveMajor && kind < kTerminalSlaveMajorEnd;
     if (master || slave)
         return capture_terminal_file(seen, state);
+    if (kind == kTtyMajor && minor_number == 0)
+        return capture_own_terminal(seen, state);
     seen.refuse("this device is not supported");
 }
 
@@ -120,17 +145,18 @@ OpenFile capture_open_file(const SeenFile &seen, CaptureState &state)
             state.image.external_slots = std::max(state.image.external_slots, slot + 1);
             return ExternalFile{slot, seen.flags};
         }
-    if (seen.flags & kAsync)
-        seen.refuse("signal-driven I/O (O_ASYNC) is not supported");
     if (seen.flags & O_PATH)
-        return capture_named(seen, state);
+        return has_type(seen, PROC_SUPER_MAGIC) ? capture_proc_file(seen, state)
+                                                : capture_named(seen, state);
     if (seen.target.starts_with("/memfd:"))
         return capture_shared_memory(seen, state);
     switch (seen.status.st_mode & S_IFMT) {
     case S_IFREG:
     case S_IFDIR:
-        if (seen.target.starts_with("/proc/"))
-            seen.refuse("an open file of /proc is not supported");
+        if (has_type(seen, PROC_SUPER_MAGIC))
+            return capture_proc_file(seen, state);
+        if (has_type(seen, NSFS_MAGIC))
+            return capture_namespace(seen, state);
         return capture_named(seen, state);
     case S_IFCHR:
         return capture_character_device(seen, state);
@@ -155,60 +181,48 @@ void SeenFile::refuse(const std::string &reason) const
     throw Refused(process.label, describe(), reason);
 }
 
-void capture_descriptors(StoppedProcess &process, CaptureState &state, ProcessImage &image)
+void SeenFile::refuse_for_now(const std::string &reason) const
 {
-    for (int number : proc::list_numbers(process.proc_path("fd"))) {
-        os::UniqueFd file(static_cast<int>(syscall(SYS_pidfd_getfd, process.pidfd.get(), number, 0)));
-        checked(file.get(), "duplicate a descriptor of",
-                process.label);
-        struct stat status;
-        checked(fstat(file.get(), &status), "stat a descriptor of", process.label);
-        std::string details = proc::read_text(process.proc_path("fdinfo/" + std::to_string(number)));
-        std::map<std::string, std::string> fields = proc::fields(details);
+    throw Refused(process.label, describe(), reason).passing();
+}
+
+std::string SeenFile::read_details() const
+{
+    return proc::read_text(task_path(process, thread, "fdinfo/" + std::to_string(number)));
+}
+
+DescriptorTable capture_descriptors(StoppedProcess &process, const StoppedThread &thread,
+                                    CaptureState &state)
+{
+    DescriptorTable table;
+    os::UniqueFd own_pidfd;
+    if (&thread != &process.threads.front())
+        own_pidfd = open_pidfd(thread.tracee.tid());
+    int pidfd = own_pidfd ? own_pidfd.get() : process.pidfd.get();
+    for (int number : proc::list_numbers(task_path(process, thread, "fd"))) {
+        os::UniqueFd file(static_cast<int>(syscall(SYS_pidfd_getfd, pidfd, number, 0)));
+        checked(file.get(), "duplicate a descriptor of", process.label);
+        SeenFile seen{process, thread, number, file.get(), {}, {}, {}, 0, false, 0};
+        checked(fstat(file.get(), &seen.status), "stat a descriptor of", process.label);
+        seen.target = proc::read_link(task_path(process, thread, "fd/" + std::to_string(number)));
+        seen.details = seen.read_details();
+        std::map<std::string, std::string> fields = proc::fields(seen.details);
         int flags = static_cast<int>(std::stol(fields["flags"], nullptr, 8));
-        SeenFile seen{process,
-                      number,
-                      file.get(),
-                      status,
-                      proc::read_link(process.proc_path("fd/" + std::to_string(number))),
-                      details,
-                      flags & ~O_CLOEXEC,
-                      std::stoull(fields["pos"])};
-        bool close_on_exec = (flags & O_CLOEXEC) != 0;
-        uint32_t object = UINT32_MAX;
-        for (uint32_t i = 0; i < state.object_files.size(); i++) {
-            if (!state.object_files[i])
-                continue;
-            struct stat known;
-            fstat(state.object_files[i].get(), &known);
-            if (known.st_ino == status.st_ino && known.st_dev == status.st_dev &&
-                same_open_file(process.host_pid, number, state.object_files[i].get()))
-                object = i;
-        }
-        if (object == UINT32_MAX) {
+        seen.flags = flags & ~(O_CLOEXEC | kAsync);
+        seen.asynchronous = flags & kAsync;
+        seen.offset = std::stoull(fields["pos"]);
+        uint32_t object = known_object(seen, state);
+        if (object == kNoObject) {
             OpenFile captured = capture_open_file(seen, state);
             object = state.add_object(std::move(captured), std::move(file));
-            if (S_ISSOCK(status.st_mode))
-                state.socket_inodes[object] = status.st_ino;
+            capture_file_state(seen, object, state);
+            if (S_ISSOCK(seen.status.st_mode))
+                state.socket_inodes[object] = seen.status.st_ino;
         }
-        image.descriptors.push_back({number, object, close_on_exec});
-        std::istringstream lines(details);
-        for (std::string line; std::getline(lines, line);) {
-            if (!line.starts_with("lock:"))
-                continue;
-            std::vector<std::string> words = proc::words(line);
-            if (words.at(2) != "POSIX")
-                continue;
-            uint64_t start = std::stoull(words.at(7));
-            uint64_t length = words.at(8) == "EOF" ? 0 : std::stoull(words.at(8)) - start + 1;
-            bool known = std::any_of(image.locks.begin(), image.locks.end(), [&](PosixLock &lock) {
-                return lock.object == object && lock.start == start && lock.length == length;
-            });
-            if (!known)
-                image.locks.push_back(
-                    {object, number, words.at(4) == "WRITE" ? F_WRLCK : F_RDLCK, start, length});
-        }
+        table.descriptors.push_back({number, object, (flags & O_CLOEXEC) != 0});
+        capture_posix_locks(seen, object, table);
     }
+    return table;
 }
 
 }  // namespace venus

@@ -195,7 +195,7 @@ void capture_layout(StoppedProcess &process, CaptureState &state, MemoryLayout &
     if (std::optional<uint32_t> nameless = nameless_file(process, exe, target, false, state))
         layout.exe_nameless = *nameless;
     else
-        layout.exe_path = path_in_sandbox(process, exe, target);
+        layout.exe_path = path_in_sandbox(process, state.init, exe, target);
 }
 
 bool is_vdso(const Area &area)
@@ -205,8 +205,15 @@ bool is_vdso(const Area &area)
 
 }  // namespace
 
-void prepare_injection(StoppedProcess &process, const std::vector<FileIdentity> &plans)
+void prepare_injection(StoppedProcess &process, const std::vector<FileIdentity> &plans,
+                       const StoppedProcess *sharer)
 {
+    if (sharer) {
+        process.gadget = sharer->gadget;
+        process.scratch = sharer->scratch;
+        process.plan_code = sharer->plan_code;
+        return;
+    }
     // Not smaps: the kernel would count the pages of all areas for it.
     std::vector<Area> areas = parse_areas(proc::read_text(process.proc_path("maps")));
     find_plan_remains(process, areas, plans);
@@ -227,6 +234,7 @@ void prepare_injection(StoppedProcess &process, const std::vector<FileIdentity> 
         if (page < 0)
             throw os::Error("map a page in", process.label, static_cast<int>(-page));
         process.scratch = static_cast<uint64_t>(page);
+        process.owns_scratch = true;
         return;
     }
     throw Refused(process.label, "its vDSO", "it has none that system calls can be made from");
@@ -246,7 +254,6 @@ void capture_memory(StoppedProcess &process, CaptureState &state, ProcessImage &
 {
     PageScan scan(process.proc_path("pagemap"));
     std::vector<OwnPages> all;
-    bool plan_is_left_behind = is_plan_left_behind(process, image);
     for (const Area &area : parse_areas(proc::read_text(process.proc_path("smaps")))) {
         if (area.run.start == process.scratch || area.name == "[vsyscall]")
             continue;
@@ -278,7 +285,7 @@ void capture_memory(StoppedProcess &process, CaptureState &state, ProcessImage &
         std::string target = proc::read_link(link);
         struct stat status;
         checked(stat(link.c_str(), &status), "stat", link);
-        if (plan_is_left_behind && is_plan(area, state.inherited_plans))
+        if (!process.keeps_plan && is_plan(area, state.inherited_plans))
             continue;
         if (is_segment && status.st_dev == state.system_v_device) {
             mapping.backing = Backing::kSystemV;
@@ -297,7 +304,7 @@ void capture_memory(StoppedProcess &process, CaptureState &state, ProcessImage &
         OwnPages own{0, {{area.run, watched}}, scan.private_pages(area.run)};
         own.anonymous = own.drop_zeroes = false;
         bool reachable = S_ISREG(status.st_mode) && !memory_file &&
-                         is_reachable(process, target, status);
+                         is_reachable(state.init, target, status);
         if (area.shared && !reachable) {
             std::optional<uint32_t> nameless =
                 nameless_file(process, link, target, area.flags.contains("mw"), state);

@@ -1,11 +1,10 @@
 #include "capture/nameless_files.h"
 
 #include <fcntl.h>
-#include <linux/openat2.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "capture/id_map.h"
+#include "capture/paths.h"
 #include "os/checked.h"
 #include "os/proc.h"
 #include "restore/refused.h"
@@ -16,23 +15,6 @@ namespace {
 constexpr const char kDeleted[] = " (deleted)";
 constexpr uint64_t kLargestBytes = uint64_t{256} << 20;
 constexpr blkcnt_t kBlockBytes = 512;
-
-// Inside the sandbox's root; only looked at.
-std::optional<struct stat> look_at(const StoppedProcess &process, const std::string &path)
-{
-    std::string root_path = process.proc_path("root");
-    os::UniqueFd root(checked(open(root_path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC), "open",
-                              root_path));
-    open_how how{};
-    how.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC;
-    how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
-    os::UniqueFd found(static_cast<int>(
-        syscall(SYS_openat2, root.get(), path.c_str(), &how, sizeof how)));
-    struct stat status;
-    if (!found || fstat(found.get(), &status) < 0)
-        return std::nullopt;
-    return status;
-}
 
 // "#" and a number is what the kernel shows of a file that was made without a name (O_TMPFILE).
 bool has_number_for_name(const std::string &path)
@@ -75,17 +57,17 @@ std::optional<uint32_t> nameless_file(const StoppedProcess &process, const std::
     file.modified[1] = static_cast<uint64_t>(status.st_mtim.tv_nsec);
     file.size = static_cast<uint64_t>(status.st_size);
     file.directory = file.path.substr(0, std::max<size_t>(1, file.path.rfind('/')));
-    std::optional<struct stat> directory = look_at(process, file.directory);
+    std::optional<struct stat> directory = look_at(state.init, file.directory);
     if (!directory || !S_ISDIR(directory->st_mode)) {
         // Its own is gone too. (Not assigned: GCC 12 takes that for a copy that overlaps.)
         file.directory = std::string(1, '/');
         file.path = file.path.substr(file.path.rfind('/'));
-        directory = look_at(process, file.directory);
+        directory = look_at(state.init, file.directory);
     }
     file.directory_modified[0] = static_cast<uint64_t>(directory->st_mtim.tv_sec);
     file.directory_modified[1] = static_cast<uint64_t>(directory->st_mtim.tv_nsec);
     file.never_named = has_number_for_name(file.path);
-    file.name_taken = look_at(process, file.path).has_value();
+    file.name_taken = look_at(state.init, file.path).has_value();
     os::UniqueFd readable(checked(open(link.c_str(), O_RDONLY | O_CLOEXEC), "open", target));
     file.content = copy_shared_memory(state, readable.get(), file.size);
     auto index = static_cast<uint32_t>(state.image.nameless.size());

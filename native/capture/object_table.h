@@ -36,6 +36,8 @@ struct CaptureState {
     dev_t system_v_device = 0;  // of shared memory segments, once there was one
     std::map<uint32_t, uint64_t> socket_inodes;  // of objects that are sockets
     pid_t init;
+    std::map<pid_t, pid_t> inner_ids;     // of threads, by their ids on the host
+    std::map<pid_t, pid_t> inner_groups;  // of process groups
     bool reset_external = false;  // connections to outside come back reset instead of being refused
     std::function<void()> checkpoint = [] {};  // throws when nobody wants the capture any more
 

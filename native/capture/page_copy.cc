@@ -15,7 +15,7 @@ void read_pages(const StoppedProcess &process, uint64_t at, void *into, size_t b
 {
     iovec local = {into, bytes}, remote = {reinterpret_cast<void *>(at), bytes};
     // Does not read what the program itself may not.
-    if (process_vm_readv(process.host_pid, &local, 1, &remote, 1, 0) !=
+    if (process_vm_readv(process.first_host_tid(), &local, 1, &remote, 1, 0) !=
         static_cast<ssize_t>(bytes))
         process.read_memory(at, into, bytes);
 }

@@ -42,7 +42,7 @@ OpenFile capture_pipe(const SeenFile &seen, CaptureState &state)
     bool named = !seen.target.starts_with("pipe:");
     auto known = state.pipes.find(key);
     if (known == state.pipes.end()) {
-        if (named && !is_reachable(seen.process, seen.target, seen.status))
+        if (named && !is_reachable(state.init, seen.target, seen.status))
             seen.refuse("its name no longer leads to it");
         PipeImage pipe;
         pipe.capacity = static_cast<uint32_t>(

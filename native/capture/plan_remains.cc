@@ -1,5 +1,6 @@
 #include "capture/plan_remains.h"
 
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -33,6 +34,22 @@ ResumedCall sleep_to_enter(const StoppedProcess &process, unsigned argument, uin
     Bytes time(sizeof(int64_t[2]));
     process.read_memory(value, time.data(), time.size());
     return {argument, 0, std::move(time)};
+}
+
+// A mark is set by its thread, or the thread has just been taken out.
+bool all_have_left(const StoppedProcess &process, const PageRun &page,
+                   const std::vector<uint64_t> &left)
+{
+    Bytes bytes = bytes_at(process, page.start, kPageBytes);
+    if (bytes.size() < kPageBytes)
+        return false;
+    TailMarks marks{};
+    memcpy(&marks, bytes.data(), sizeof marks);
+    uint64_t end = std::min(TailMarks::kFirst + marks.count, kPageBytes);
+    for (uint64_t i = TailMarks::kFirst; i < end; i++)
+        if (bytes[i] == 0 && std::find(left.begin(), left.end(), page.start + i) == left.end())
+            return false;
+    return true;
 }
 
 }  // namespace
@@ -74,23 +91,21 @@ void leave_plan(StoppedProcess &process, ThreadImage &image)
     process.left_marks.push_back(point->mark);
 }
 
-bool is_plan_left_behind(const StoppedProcess &process, const ProcessImage &image)
+bool is_plan_left_behind(const StoppedTree &tree, const TreeImage &image, uint32_t holder)
 {
-    for (const ThreadImage &thread : image.threads)
-        if (contains(process.plan_code, thread.registers.rip))
-            return false;
-    for (const PageRun &run : process.plan_marks) {
-        Bytes page = bytes_at(process, run.start, kPageBytes);
-        TailMarks marks{};
-        if (page.size() < kPageBytes)
-            return false;
-        std::copy_n(page.data(), sizeof marks, reinterpret_cast<uint8_t *>(&marks));
-        for (uint64_t i = TailMarks::kFirst; i < std::min(TailMarks::kFirst + marks.count, kPageBytes); i++)
-            if (page[i] == 0 && std::find(process.left_marks.begin(), process.left_marks.end(),
-                                          run.start + i) == process.left_marks.end())
+    const StoppedProcess &process = tree.processes[holder];
+    std::vector<uint64_t> left;
+    for (uint32_t i = 0; i < image.processes.size(); i++) {
+        if (holder_of(image, Table::kMemory, i) != holder)
+            continue;
+        left.insert(left.end(), tree.processes[i].left_marks.begin(),
+                    tree.processes[i].left_marks.end());
+        for (const ThreadImage &thread : image.processes[i].threads)
+            if (contains(process.plan_code, thread.registers.rip))
                 return false;
     }
-    return true;
+    return std::all_of(process.plan_marks.begin(), process.plan_marks.end(),
+                       [&](const PageRun &page) { return all_have_left(process, page, left); });
 }
 
 }  // namespace venus

@@ -17,8 +17,8 @@ void find_plan_remains(StoppedProcess &process, const std::vector<Area> &areas,
                        const std::vector<FileIdentity> &plans);
 // Takes the thread out of the plan, where that can be said.
 void leave_plan(StoppedProcess &process, ThreadImage &image);
-// Nothing of it is needed any more: no thread stands in it, or may come back.
+// Nothing of it is needed any more in an address space: no thread stands in it, or may come back.
 // pre: leave_plan() of all threads.
-bool is_plan_left_behind(const StoppedProcess &process, const ProcessImage &image);
+bool is_plan_left_behind(const StoppedTree &tree, const TreeImage &image, uint32_t holder);
 
 }  // namespace venus

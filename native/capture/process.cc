@@ -124,9 +124,9 @@ void capture_seccomp(StoppedProcess &process, std::map<std::string, std::string>
         return;
     if (status["Seccomp"] != "2")
         throw Refused(process.label, "seccomp", "strict mode is not supported");
-    std::vector<Bytes> filters = process.leader().tracee.seccomp_filters();
+    std::vector<Bytes> filters = process.first().tracee.seccomp_filters();
     for (StoppedThread &thread : process.threads)
-        if (thread.tid != process.pid && thread.tracee.seccomp_filters() != filters)
+        if (&thread != &process.first() && thread.tracee.seccomp_filters() != filters)
             throw Refused(process.label, "seccomp", "its threads have different filters");
     // A fork's own comes from the plan again. A program cannot put one like it below those that
     // the sandbox gives it.
@@ -147,7 +147,7 @@ bool stop_unseen(const StoppedProcess &process, StoppedTree &tree)
         parent.write_memory(parent.scratch, &info, sizeof info);
         require(parent,
                 parent.call(SYS_waitid, P_PID, static_cast<uint64_t>(process.pid), parent.scratch,
-                            WSTOPPED | WNOHANG | WNOWAIT, 0),
+                            WSTOPPED | WNOHANG | WNOWAIT | __WALL, 0),
                 "ask for stopped children of");
         parent.read_memory(parent.scratch, &info, sizeof info);
         return info.si_pid != 0;
@@ -176,25 +176,34 @@ void map_credentials(const StoppedProcess &process, Credentials &credentials)
         map(groups, id);
 }
 
+Directories capture_directories(const StoppedProcess &process, const StoppedThread &thread,
+                                pid_t init)
+{
+    std::string task = process.proc_path("task/" + std::to_string(thread.tracee.tid()) + "/");
+    Directories found;
+    found.umask = static_cast<uint32_t>(
+        std::stoul(proc::fields(proc::read_text(task + "status"))["Umask"], nullptr, 8));
+    for (auto [name, path] : {std::pair("root", &found.root), {"cwd", &found.working_directory}}) {
+        std::string link = task + name;
+        *path = path_in_sandbox(process, init, link, proc::read_link(link));
+    }
+    return found;
+}
+
 void capture_process(StoppedProcess &process, StoppedTree &tree, ProcessImage &image)
 {
     std::map<std::string, std::string> status =
         proc::fields(proc::read_text(process.proc_path("status")));
-    image.umask = static_cast<uint32_t>(std::stoul(status["Umask"], nullptr, 8));
-    image.state = process.leader().tracee.in_group_stop() ? RunState::kStopped : RunState::kRunning;
+    image.state = process.first().tracee.in_group_stop() ? RunState::kStopped : RunState::kRunning;
     if (image.state == RunState::kStopped)
         image.stop_unseen = stop_unseen(process, tree);
-    image.pending_signals = process.leader().tracee.pending(true);
+    image.pending_signals = process.first().tracee.pending(true);
     capture_actions(process, status, image);
     capture_timers(process, tree, image);
     capture_terminal(process, tree, image);
     capture_seccomp(process, status, image);
 
     image.limits = proc::limits(proc::read_text(process.proc_path("limits")));
-    std::string link = process.proc_path("cwd");
-    image.working_directory = path_in_sandbox(process, link, proc::read_link(link));
-    if (proc::read_link(process.proc_path("root")) != "/")
-        throw Refused(process.label, "its root directory", "chroot is not supported");
     image.oom_score_adjustment = std::stoi(proc::read_text(process.proc_path("oom_score_adj")));
 
     int subreaper = 0;

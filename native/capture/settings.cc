@@ -41,25 +41,6 @@ int64_t required(int64_t result, const char *operation, const std::string &objec
     return result;
 }
 
-// Pid inside, of a process or of the leader of a group; -1 when it is not in the sandbox.
-pid_t inner_id(const StoppedTree &tree, pid_t host_id, bool group)
-{
-    for (const StoppedProcess &process : tree.processes)
-        if (group ? std::stoi(process.stat.at(5)) == host_id : process.host_pid == host_id)
-            return group ? process.group : process.pid;
-    return -1;
-}
-
-std::string holder_of(const CaptureState &state, uint32_t object)
-{
-    for (const ProcessImage &process : state.image.processes)
-        for (const DescriptorImage &descriptor : process.descriptors)
-            if (descriptor.object == object)
-                return process.name + " (pid " + std::to_string(process.pid) + ") descriptor " +
-                       std::to_string(descriptor.number);
-    return "the sandbox";
-}
-
 }  // namespace
 
 void capture_process_settings(StoppedProcess &process, pid_t init_host_pid, ProcessImage &image)
@@ -96,28 +77,6 @@ void capture_thread_settings(StoppedProcess &process, StoppedThread &thread, Thr
     required(thread.tracee.call(process.gadget, SYS_prctl, PR_GET_TSC, process.scratch),
              "get the use of time stamps of", label);
     process.read_memory(process.scratch, &image.time_stamps, sizeof image.time_stamps);
-}
-
-void capture_file_owners(const StoppedTree &tree, CaptureState &state)
-{
-    for (uint32_t object = 0; object < state.object_files.size(); object++) {
-        int file = state.object_files[object].get();
-        // Paths (O_PATH) have none, and what the daemon holds is not the sandbox's to own.
-        f_owner_ex owner{};
-        if (file < 0 || fcntl(file, F_GETOWN_EX, &owner) < 0)
-            continue;
-        int signal = fcntl(file, F_GETSIG);
-        if (owner.pid == 0 && signal <= 0)
-            continue;
-        FileOwner found{object, owner.type, 0, signal};
-        if (owner.pid != 0) {
-            found.id = inner_id(tree, owner.pid, owner.type == F_OWNER_PGRP);
-            if (found.id < 0)
-                throw Refused(holder_of(state, object), "the owner of its signals (F_SETOWN)",
-                              "it is no process of the sandbox");
-        }
-        state.image.file_owners.push_back(found);
-    }
 }
 
 }  // namespace venus

@@ -8,8 +8,5 @@ namespace venus {
 
 void capture_process_settings(StoppedProcess &process, pid_t init_host_pid, ProcessImage &image);
 void capture_thread_settings(StoppedProcess &process, StoppedThread &thread, ThreadImage &image);
-// Who gets signals about open files (F_SETOWN, F_SETSIG).
-// pre: all descriptors of the tree are known.
-void capture_file_owners(const StoppedTree &tree, CaptureState &state);
 
 }  // namespace venus

@@ -70,7 +70,7 @@ void capture_bound_file(const SeenFile &seen, UnixSocket &socket)
     if (path[0] != '/')
         seen.refuse("it is bound to a relative name");
     struct stat status;
-    std::string outside = proc::path(seen.process.host_pid, "root" + path);
+    std::string outside = seen.process.proc_path("root" + path);
     if (lstat(outside.c_str(), &status) < 0 || !S_ISSOCK(status.st_mode)) {
         socket.file_gone = true;
         return;

@@ -1,6 +1,7 @@
 #include "capture/stopped_tree.h"
 
 #include <fcntl.h>
+#include <linux/kcmp.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -8,6 +9,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -24,75 +26,8 @@ constexpr int kMaxRounds = 64;
 // So many rounds a thread is given to come back to where the stop before this one found it.
 constexpr int kPatientRounds = 48;
 constexpr long kMaxPauseMs = 16;
-
-int64_t monotonic_ns()
-{
-    timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
-}
-
-int64_t scheduler_time_ns(const std::string &sched_path)
-{
-    // "se.exec_start : 850158.325597": milliseconds of the scheduler's clock.
-    std::string text = proc::read_text(sched_path);
-    size_t at = text.find("se.exec_start");
-    if (at == std::string::npos)
-        return -1;
-    size_t colon = text.find(':', at);
-    return static_cast<int64_t>(std::stod(text.substr(colon + 1)) * 1e6);
-}
-
-// Every CPU has a scheduler clock of its own: it does not count stolen and interrupt time, so the
-// distance to CLOCK_MONOTONIC differs from CPU to CPU by as much as a second.  A thread that just
-// woke up has a fresh exec_start, so compare both on ourselves, on the CPU in question.
-class SchedulerClocks {
-public:
-    SchedulerClocks() { sched_getaffinity(0, sizeof allowed_, &allowed_); }
-    ~SchedulerClocks() { sched_setaffinity(0, sizeof allowed_, &allowed_); }
-    SchedulerClocks(const SchedulerClocks &) = delete;
-
-    int64_t offset_ns(int cpu)
-    {
-        auto known = offsets_.find(cpu);
-        if (known == offsets_.end())
-            known = offsets_.emplace(cpu, measure(cpu)).first;
-        return known->second;
-    }
-
-private:
-    static int64_t measure(int cpu)
-    {
-        cpu_set_t only;
-        CPU_ZERO(&only);
-        CPU_SET(cpu, &only);
-        sched_setaffinity(0, sizeof only, &only);
-        timespec moment = {0, 1000};
-        nanosleep(&moment, nullptr);
-        int64_t own = scheduler_time_ns("/proc/thread-self/sched");
-        return own < 0 ? 0 : monotonic_ns() - own;
-    }
-
-    cpu_set_t allowed_;
-    std::map<int, int64_t> offsets_;
-};
-
-// Reading another thread's state races with its end: an absent file means that it is gone.
-WaitNote note_wait(pid_t host_pid, pid_t tid, SchedulerClocks &clocks)
-{
-    constexpr size_t kProcessor = 39;
-    std::string base = proc::path(host_pid, "task/" + std::to_string(tid) + "/");
-    try {
-        WaitNote note;
-        note.channel = proc::read_text(base + "wchan");
-        int64_t since = scheduler_time_ns(base + "sched");
-        int cpu = std::stoi(proc::stat_fields(proc::read_text(base + "stat")).at(kProcessor));
-        note.asleep_since_ns = since < 0 ? 0 : since + clocks.offset_ns(cpu);
-        return note;
-    } catch (const os::Error &) {
-        return {};
-    }
-}
+constexpr size_t kExitSignal = 38;          // field of stat
+constexpr unsigned kPidfdThread = O_EXCL;  // PIDFD_THREAD, since 6.9
 
 // An earlier stop ended its sleep, and it has not slept again since: which call it enters again is
 // known to the kernel alone, until it does.
@@ -115,30 +50,66 @@ pid_t inner_pid(const std::string &status_path)
     return std::stoi(ids.at(ids.size() - 1));
 }
 
-// The kernel says EPERM of a thread that has ended and is not gone yet, as it does of one that
-// another process traces.
-bool is_ending(pid_t pid, pid_t tid)
+struct Listed {
+    pid_t parent;
+    std::vector<pid_t> living;  // threads, lowest first; none: a zombie
+};
+
+// Empty for what is gone by now.
+std::optional<Listed> list_threads(pid_t pid)
 {
     try {
-        std::string path = proc::path(pid, "task/" + std::to_string(tid) + "/stat");
-        std::string state = proc::stat_fields(proc::read_text(path)).at(3);
-        return state == "Z" || state == "X";
+        std::vector<std::string> stat =
+            proc::stat_fields(proc::read_text(proc::path(pid, "stat")));
+        Listed listed{std::stoi(stat.at(4)), proc::list_numbers(proc::path(pid, "task"))};
+        if (stat.at(3) == "Z")
+            std::erase_if(listed.living, [&](pid_t tid) { return is_ending(pid, tid); });
+        return listed;
     } catch (const os::Error &) {
-        return true;
+        return std::nullopt;
     }
+}
+
+bool is_in(const std::string &pid_namespace, pid_t tid)
+{
+    try {
+        return proc::read_link(proc::path(tid, "ns/pid")) == pid_namespace;
+    } catch (const os::Error &) {
+        return false;  // ended, or a kernel thread
+    }
+}
+
+bool share_memory(pid_t parent, pid_t child)
+{
+    return syscall(SYS_kcmp, parent, child, KCMP_VM, 0, 0) == 0;
 }
 
 }  // namespace
 
+os::UniqueFd open_pidfd(pid_t tid)
+{
+    os::UniqueFd fd(static_cast<int>(syscall(SYS_pidfd_open, tid, kPidfdThread)));
+    if (!fd && errno == EINVAL)
+        fd.reset(static_cast<int>(syscall(SYS_pidfd_open, tid, 0)));
+    checked(fd.get(), "open", "thread " + std::to_string(tid));
+    return fd;
+}
+
+pid_t StoppedProcess::first_host_tid() const
+{
+    return threads.empty() ? host_pid : threads.front().tracee.tid();
+}
+
+// Of a first thread that has ended most files of /proc are empty; those of any other say the same.
 std::string StoppedProcess::proc_path(const std::string &name) const
 {
-    return proc::path(host_pid, name);
+    return proc::path(first_host_tid(), name);
 }
 
 int64_t StoppedProcess::call(int64_t number, uint64_t a, uint64_t b, uint64_t c, uint64_t d,
                              uint64_t e, uint64_t f)
 {
-    return leader().tracee.call(gadget, number, a, b, c, d, e, f);
+    return first().tracee.call(gadget, number, a, b, c, d, e, f);
 }
 
 void StoppedProcess::read_memory(uint64_t address, void *into, size_t bytes) const
@@ -160,9 +131,17 @@ StoppedTree::StoppedTree(pid_t init_host_pid)
 {
     namespace_ = proc::read_link(proc::path(init_, "ns/pid"));
     // A process that still runs can create others: repeat until a round finds nothing new.
-    for (int round = 0; stop_new(round); round++)
-        if (round == kMaxRounds)
+    for (int round = 0; stop_new(round); round++) {
+        if (round < kMaxRounds)
+            continue;
+        if (requests_.empty())
             throw os::Error("stop all processes of", "sandbox", EAGAIN);
+        pid_t pid = requests_.waiting_for_children().front().pid;
+        throw Refused("process " + std::to_string(inner_pid(proc::path(pid, "status"))),
+                      "a child that shares its memory (vfork)",
+                      "it has not executed a program yet, and nobody can look at its parent before")
+            .passing();
+    }
     describe();
 }
 
@@ -175,8 +154,8 @@ void StoppedTree::put_back()
 {
     for (StoppedProcess &process : processes) {
         try {
-            if (process.scratch != 0 && !process.threads.empty())
-                process.call(SYS_munmap, std::exchange(process.scratch, 0), kPageBytes);
+            if (std::exchange(process.owns_scratch, false) && !process.threads.empty())
+                process.call(SYS_munmap, process.scratch, kPageBytes);
             for (StoppedThread &thread : process.threads)
                 thread.tracee.put_back();
         } catch (const os::Error &) {
@@ -185,135 +164,172 @@ void StoppedTree::put_back()
     }
 }
 
-bool StoppedTree::stop_new(int round)
+StoppedProcess &StoppedTree::find_process(pid_t pid)
 {
-    bool found_new = false, let_go = false;
+    auto known = std::find_if(processes.begin(), processes.end(),
+                              [&](const StoppedProcess &p) { return p.host_pid == pid; });
+    if (known != processes.end())
+        return *known;
+    StoppedProcess process{};
+    process.host_pid = pid;
+    processes.push_back(std::move(process));
+    return processes.back();
+}
+
+// A zombie has no ns/ links any more; its parent tells the tree.
+bool StoppedTree::find_zombie(pid_t pid, pid_t parent)
+{
+    auto is = [](pid_t wanted) {
+        return [wanted](const StoppedProcess &process) { return process.host_pid == wanted; };
+    };
+    auto known = std::find_if(processes.begin(), processes.end(), is(pid));
+    if (known != processes.end()) {
+        // Ended before any of its threads was stopped; one that is stopped stays as it is.
+        if (known->zombie || !known->threads.empty())
+            return false;
+        return known->zombie = true;
+    }
+    if (parent != init_ && std::none_of(processes.begin(), processes.end(), is(parent)))
+        return false;
+    return find_process(pid).zombie = true;
+}
+
+bool StoppedTree::shares_memory_with_waiting(pid_t pid, pid_t parent) const
+{
+    const std::vector<StopRequest> &waiting = requests_.waiting_for_children();
+    return std::any_of(waiting.begin(), waiting.end(), [&](const StopRequest &request) {
+        return request.pid == parent && share_memory(parent, pid);
+    });
+}
+
+// Asks what is not yet asked or stopped. True: there was something.
+bool StoppedTree::ask_new()
+{
+    bool found_new = false;
     SchedulerClocks clocks;
     for (pid_t pid : proc::list_numbers("/proc")) {
-        if (pid == init_ || !pid_namespace_.may_hold(pid))
+        std::optional<Listed> listed =
+            pid == init_ || !pid_namespace_.may_hold(pid) ? std::nullopt : list_threads(pid);
+        if (!listed)
             continue;
-        std::string state;
-        std::vector<std::string> stat;
-        try {
-            stat = proc::stat_fields(proc::read_text(proc::path(pid, "stat")));
-        } catch (const os::Error &) {
-            continue;  // ended
+        if (listed->living.empty()) {
+            found_new |= find_zombie(pid, listed->parent);
+            continue;
         }
-        bool zombie = stat.at(3) == "Z";
-        auto known = std::find_if(processes.begin(), processes.end(),
-                                  [&](const StoppedProcess &p) { return p.host_pid == pid; });
-        if (zombie) {
-            // A zombie has no ns/ links any more; its NSpid tells the depth, its parent the tree.
-            if (known != processes.end()) {
-                // Ended before any of its threads was stopped; one that is stopped stays as it is.
-                if (!known->zombie && known->threads.empty())
-                    known->zombie = found_new = true;
-                continue;
-            }
-            pid_t parent = std::stoi(stat.at(4));
-            bool ours = parent == init_ ||
-                        std::any_of(processes.begin(), processes.end(),
-                                    [&](const StoppedProcess &p) { return p.host_pid == parent; });
-            if (!ours)
-                continue;
-            StoppedProcess process{};
-            process.host_pid = pid;
-            process.zombie = true;
-            processes.push_back(std::move(process));
+        if (!is_in(namespace_, listed->living.back()))
+            continue;
+        if (shares_memory_with_waiting(pid, listed->parent)) {
             found_new = true;
             continue;
         }
-        try {
-            if (proc::read_link(proc::path(pid, "ns/pid")) != namespace_)
-                continue;
-        } catch (const os::Error &) {
-            continue;  // ended, or a kernel thread
-        }
-        if (known == processes.end()) {
-            StoppedProcess process{};
-            process.host_pid = pid;
-            process.pidfd.reset(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-            processes.push_back(std::move(process));
-            known = std::prev(processes.end());
-        }
-        for (pid_t tid : proc::list_numbers(proc::path(pid, "task"))) {
-            bool have = std::any_of(known->threads.begin(), known->threads.end(),
+        StoppedProcess &process = find_process(pid);
+        process.leader_ended = listed->living.front() != pid;
+        for (pid_t tid : listed->living) {
+            bool have = std::any_of(process.threads.begin(), process.threads.end(),
                                     [&](StoppedThread &t) { return t.tracee.tid() == tid; });
-            if (have)
+            if (have || requests_.contains(tid))
                 continue;
-            WaitNote note = note_wait(pid, tid, clocks);
-            try {
-                Tracee tracee(tid);
-                if (!tracee.stop())
-                    continue;
-                // From here on the program goes on rightly, wherever the capture ends.
-                Continuation plan =
-                    continue_from(tracee.registers(), note.channel.c_str(), false);
-                tracee.set_continuation(plan.original);
-                if (round < kPatientRounds && is_on_its_way_to_sleep(tracee.registers(), plan)) {
-                    let_go = found_new = true;
-                    continue;
-                }
-                known->threads.push_back({std::move(tracee), 0, note, monotonic_ns()});
-                found_new = true;
-            } catch (const os::Error &failure) {
-                if (failure.error_number() == ESRCH)
-                    continue;
-                if (failure.error_number() == EPERM && is_ending(pid, tid)) {
-                    found_new = true;  // look again: now it is a zombie
-                    continue;
-                }
-                if (failure.error_number() == EPERM)
-                    throw Refused("process " + std::to_string(pid), "thread " + std::to_string(tid),
-                                  "it is traced by another process");
-                throw;
-            }
+            requests_.ask(pid, tid, note_wait(pid, tid, clocks));
+            found_new = true;  // also when it is ending: what it leaves must be seen
         }
+    }
+    return found_new;
+}
+
+// A thread that waits for a child which shares its memory stops only after that has gone on.
+bool StoppedTree::let_children_go()
+{
+    size_t before = processes.size();
+    for (const StopRequest &request : requests_.waiting_for_children())
+        std::erase_if(processes, [&](const StoppedProcess &process) {
+            if (process.zombie || process.threads.empty())
+                return false;
+            std::vector<std::string> stat =
+                proc::stat_fields(proc::read_text(process.proc_path("stat")));
+            return std::stoi(stat.at(4)) == request.pid &&
+                   share_memory(request.pid, process.first_host_tid());
+        });
+    return processes.size() != before;
+}
+
+bool StoppedTree::stop_new(int round)
+{
+    bool found_new = ask_new(), let_go = false;
+    for (StopRequest &stopped : requests_.take_stopped()) {
+        Continuation plan = continue_from(stopped.tracee.registers(), stopped.note.channel.c_str(),
+                                          false);
+        if (round < kPatientRounds && is_on_its_way_to_sleep(stopped.tracee.registers(), plan)) {
+            let_go = true;
+            continue;
+        }
+        pid_t tid = stopped.tracee.tid();
+        StoppedProcess &process = find_process(stopped.pid);
+        if (!process.pidfd)
+            process.pidfd = open_pidfd(tid);
+        process.threads.push_back(
+            {std::move(stopped.tracee), 0, std::move(stopped.note), monotonic_ns()});
+    }
+    if (!requests_.empty()) {
+        let_children_go();
+        let_go = true;
     }
     if (let_go)
         pause_ms(std::min<long>(round + 1, kMaxPauseMs));
-    return found_new;
+    return found_new || let_go;
 }
 
 void StoppedTree::describe()
 {
-    std::map<pid_t, pid_t> inner = {{init_, 1}};
     // A process whose threads all ended between listing and stop is no part of the tree.
     std::erase_if(processes, [](const StoppedProcess &p) { return !p.zombie && p.threads.empty(); });
+    std::map<pid_t, pid_t> inner = {{init_, 1}};
     for (StoppedProcess &process : processes) {
-        process.pid = inner_pid(process.proc_path("status"));
+        process.pid = inner_pid(proc::path(process.host_pid, "status"));
         inner[process.host_pid] = process.pid;
-        process.stat = proc::stat_fields(proc::read_text(process.proc_path("stat")));
-        process.label = process.stat.at(2) + " (pid " + std::to_string(process.pid) + ")";
     }
     for (StoppedProcess &process : processes) {
-        std::map<std::string, std::string> status =
-            proc::fields(proc::read_text(process.proc_path("status")));
-        process.parent = inner.at(std::stoi(process.stat.at(4)));
-        auto last = [&](const char *key) {
-            return std::stoi(proc::words(status[key]).back());
-        };
-        process.group = last("NSpgid");
-        process.session = last("NSsid");
-        if (process.zombie)
-            continue;
-        std::sort(process.threads.begin(), process.threads.end(),
-                  [&](const StoppedThread &a, const StoppedThread &b) {
-                      bool a_leads = a.tracee.tid() == process.host_pid;
-                      bool b_leads = b.tracee.tid() == process.host_pid;
-                      return a_leads != b_leads ? a_leads : a.tracee.tid() < b.tracee.tid();
-                  });
-        if (process.leader().tracee.tid() != process.host_pid)
-            throw Refused(process.label, "its first thread", "it has ended while others run on");
-        for (StoppedThread &thread : process.threads)
-            thread.tid = inner_pid(
-                process.proc_path("task/" + std::to_string(thread.tracee.tid()) + "/status"));
-        std::string memory = process.proc_path("mem");
-        process.memory.reset(checked(open(memory.c_str(), O_RDWR | O_CLOEXEC), "open", memory));
+        describe(process);
+        auto parent = inner.find(std::stoi(process.stat.at(4)));
+        if (parent == inner.end())
+            throw Refused(process.label, "its parent", "it is outside the sandbox");
+        process.parent = parent->second;
     }
     // Init is about to reap these.
     std::erase_if(processes, [](const StoppedProcess &p) { return p.zombie && p.parent == 1; });
-    // Parents first.
+    put_parents_first();
+}
+
+void StoppedTree::describe(StoppedProcess &process)
+{
+    std::sort(process.threads.begin(), process.threads.end(),
+              [&](const StoppedThread &a, const StoppedThread &b) {
+                  bool a_leads = a.tracee.tid() == process.host_pid;
+                  bool b_leads = b.tracee.tid() == process.host_pid;
+                  return a_leads != b_leads ? a_leads : a.tracee.tid() < b.tracee.tid();
+              });
+    process.stat = proc::stat_fields(proc::read_text(process.proc_path("stat")));
+    // Of the first thread alone; it is the process's.
+    process.exit_signal = std::stoi(
+        proc::stat_fields(proc::read_text(proc::path(process.host_pid, "stat"))).at(kExitSignal));
+    process.name = proc::read_text(proc::path(process.host_pid, "comm"));
+    process.name.pop_back();  // the newline
+    process.label = process.name + " (pid " + std::to_string(process.pid) + ")";
+    std::map<std::string, std::string> status =
+        proc::fields(proc::read_text(process.proc_path("status")));
+    auto last = [&](const char *key) { return std::stoi(proc::words(status[key]).back()); };
+    process.group = last("NSpgid");
+    process.session = last("NSsid");
+    if (process.zombie)
+        return;
+    for (StoppedThread &thread : process.threads)
+        thread.tid = inner_pid(
+            process.proc_path("task/" + std::to_string(thread.tracee.tid()) + "/status"));
+    std::string memory = process.proc_path("mem");
+    process.memory.reset(checked(open(memory.c_str(), O_RDWR | O_CLOEXEC), "open", memory));
+}
+
+void StoppedTree::put_parents_first()
+{
     std::vector<StoppedProcess> ordered;
     std::set<pid_t> placed = {1};
     while (!processes.empty()) {

@@ -8,18 +8,13 @@
 #include <string>
 #include <vector>
 
+#include "capture/stop_requests.h"
 #include "memory/page_runs.h"
 #include "os/fd.h"
 #include "os/pid_namespace.h"
 #include "os/tracee.h"
 
 namespace venus {
-
-// What a thread waited for, read before the stop destroyed it.
-struct WaitNote {
-    std::string channel;         // kernel function it sleeps in, "0" when it runs
-    int64_t asleep_since_ns = 0;  // CLOCK_MONOTONIC
-};
 
 struct StoppedThread {
     Tracee tracee;
@@ -31,25 +26,35 @@ struct StoppedThread {
 struct StoppedProcess {
     pid_t host_pid;
     pid_t pid, parent, group, session;  // inside the sandbox
+    int exit_signal = 0;
+    std::string name;                   // of its first thread
     std::string label;                  // "python3 (pid 7)"
     bool zombie = false;
-    std::vector<StoppedThread> threads;  // the leader first
+    bool leader_ended = false;           // while other threads run on
+    std::vector<StoppedThread> threads;  // those that live, the leader first
     os::UniqueFd pidfd, memory;
     uint64_t gadget = 0;   // address of a syscall instruction
     uint64_t scratch = 0;  // a page mapped for injected calls, until the end of the capture
+    bool owns_scratch = false;  // not of another process that has the same memory
     std::vector<std::string> stat;
     // Of the plan that made it: where threads may stand, which of them have left (plan_remains.h).
     std::vector<PageRun> plan_code, plan_marks;
     std::vector<uint64_t> left_marks;
+    bool keeps_plan = true;
 
-    StoppedThread &leader() { return threads.front(); }
+    // Any that lives: to the kernel it stands for its process.
+    StoppedThread &first() { return threads.front(); }
+    pid_t first_host_tid() const;
     std::string proc_path(const std::string &name) const;
-    // Injected into the leader. Negative errno on failure.
+    // Injected into the first thread. Negative errno on failure.
     int64_t call(int64_t number, uint64_t a = 0, uint64_t b = 0, uint64_t c = 0, uint64_t d = 0,
                  uint64_t e = 0, uint64_t f = 0);
     void read_memory(uint64_t address, void *into, size_t bytes) const;
     void write_memory(uint64_t address, const void *from, size_t bytes) const;
 };
+
+// For a thread that is not the first of its process too, where the kernel knows that.
+os::UniqueFd open_pidfd(pid_t tid);
 
 class StoppedTree {
 public:
@@ -65,11 +70,19 @@ public:
 
 private:
     bool stop_new(int round);
+    bool ask_new();
+    bool find_zombie(pid_t pid, pid_t parent);
+    StoppedProcess &find_process(pid_t pid);
+    bool shares_memory_with_waiting(pid_t pid, pid_t parent) const;
+    bool let_children_go();
     void describe();
+    void describe(StoppedProcess &process);
+    void put_parents_first();
 
     pid_t init_;
     os::PidNamespace pid_namespace_;
     std::string namespace_;
+    StopRequests requests_;
 };
 
 }  // namespace venus

@@ -1,7 +1,6 @@
 #include "capture/system_v.h"
 
 #include <fcntl.h>
-#include <linux/kcmp.h>
 #include <linux/magic.h>
 #include <sys/sem.h>
 #include <sched.h>
@@ -18,6 +17,7 @@
 #include <sstream>
 
 #include "capture/id_map.h"
+#include "capture/semaphore_undo.h"
 #include "os/checked.h"
 #include "os/proc.h"
 #include "restore/refused.h"
@@ -156,64 +156,6 @@ private:
     IdMap users_, groups_;
 };
 
-// What a process gives back to semaphores when it ends (SEM_UNDO). The kernel does not tell, so the
-// process gives it back now and takes it again: nothing else in the sandbox runs.
-class UndoReader {
-public:
-    UndoReader(StoppedTree &tree, CaptureState &state) : tree_(tree), state_(state) {}
-
-    void read_all()
-    {
-        for (size_t i = 0; i < tree_.processes.size(); i++)
-            if (!tree_.processes[i].zombie && has_list(tree_.processes[i]))
-                read(tree_.processes[i], state_.image.processes[i]);
-    }
-
-private:
-    // A thread of ours has no list.
-    static bool has_list(const StoppedProcess &process)
-    {
-        return syscall(SYS_kcmp, gettid(), process.host_pid, KCMP_SYSVSEM, 0, 0) != 0;
-    }
-
-    void read(StoppedProcess &process, ProcessImage &image)
-    {
-        constexpr const char *kObject = "what it gives back to semaphores";
-        if (process.threads.size() > 1)
-            throw Refused(process.label, kObject, "its threads share it, which hides it");
-        for (const StoppedProcess &other : tree_.processes)
-            if (!other.zombie && other.pid != process.pid &&
-                syscall(SYS_kcmp, process.host_pid, other.host_pid, KCMP_SYSVSEM, 0, 0) == 0)
-                throw Refused(process.label, kObject, "it is shared with " + other.label);
-        int64_t left = process.call(SYS_unshare, CLONE_SYSVSEM);
-        if (left < 0)
-            throw os::Error("read the semaphores of", process.label, static_cast<int>(-left));
-        for (SystemVSemaphores &set : state_.image.system_v.semaphores) {
-            std::vector<uint16_t> given_back(set.values.size());
-            checked(semctl(set.object.id, 0, GETALL, given_back.data()), "read",
-                    "semaphores " + std::to_string(set.object.id));
-            for (size_t i = 0; i < given_back.size(); i++) {
-                int difference = given_back[i] - set.values[i];
-                if (difference == 0)
-                    continue;
-                sembuf take = {static_cast<uint16_t>(i), static_cast<int16_t>(-difference),
-                               SEM_UNDO | IPC_NOWAIT};
-                process.write_memory(process.scratch, &take, sizeof take);
-                int64_t result = process.call(SYS_semop, static_cast<uint64_t>(set.object.id),
-                                              process.scratch, 1);
-                if (result < 0)
-                    throw os::Error("take semaphores again in", process.label,
-                                    static_cast<int>(-result));
-                image.semaphore_undo.push_back(
-                    {set.object.id, static_cast<uint16_t>(i), static_cast<int16_t>(difference)});
-            }
-        }
-    }
-
-    StoppedTree &tree_;
-    CaptureState &state_;
-};
-
 }  // namespace
 
 void capture_system_v(StoppedTree &tree, CaptureState &state)
@@ -222,8 +164,7 @@ void capture_system_v(StoppedTree &tree, CaptureState &state)
     os::UniqueFd fd(checked(open(path.c_str(), O_RDONLY | O_CLOEXEC), "open", path));
     checked(setns(fd.get(), CLONE_NEWIPC), "enter", path);
     Reader(state).read_all();
-    if (!state.image.system_v.semaphores.empty())
-        UndoReader(tree, state).read_all();
+    capture_semaphore_undo(tree, state);
 }
 
 }  // namespace venus

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "os/checked.h"
+#include "restore/refused.h"
 #include "restore/runner_image.h"
 #include "restore/transmission.h"
 
@@ -17,6 +18,10 @@ namespace venus {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+// For state that ends by itself (Refused::passes).
+constexpr std::chrono::milliseconds kPatience = 2s, kFirstPause = 5ms, kLongestPause = 80ms;
 
 double milliseconds_since(Clock::time_point start)
 {
@@ -82,6 +87,40 @@ std::vector<pid_t> children_of_init_in(const TreeImage &image)
         if (process.parent == 1)
             pids.push_back(process.pid);
     return pids;
+}
+
+CaptureRequest copy_of(const CaptureRequest &request)
+{
+    CaptureRequest copy{request.init_host_pid, request.external,       {},
+                        request.while_stopped, request.checkpoint,     request.reset_external,
+                        request.tracking};
+    for (const SealedExtent &extent : request.lineage.extents)
+        copy.lineage.extents.push_back(duplicate(extent, extent.inherited));
+    copy.lineage.plans = request.lineage.plans;
+    return copy;
+}
+
+Template capture_once(CaptureRequest request, const std::function<void()> &released,
+                      const std::string &leave_out)
+{
+    WriteTracking *tracking = request.tracking;
+    auto start = Clock::now();
+    CaptureState state = capture_tree(std::move(request));
+    if (released)
+        released();
+    std::map<std::string, double> times = {{"capture", milliseconds_since(start)}};
+    start = Clock::now();
+    for (const SealedExtent &extent : state.extents)
+        if (!extent.inherited)
+            extent.seal();
+    times["seal"] = milliseconds_since(start);
+    start = Clock::now();
+    RestorePlan plan = make_restore_plan(state.image, runner_image(), leave_out);
+    times["plan"] = milliseconds_since(start);
+    Template result(std::move(state), std::move(plan), std::move(times));
+    if (tracking)
+        tracking->settle();
+    return result;
 }
 
 }  // namespace
@@ -253,38 +292,31 @@ std::vector<ExternalEnd> external_ends(const std::vector<int> &descriptors)
     return ends;
 }
 
-Template capture_template(CaptureRequest request, const std::function<void()> &released,
+Template capture_template(const CaptureRequest &request, const std::function<void()> &released,
                           const std::string &leave_out)
 {
-    WriteTracking *tracking = request.tracking;
-    std::optional<Template> result;
-    std::exception_ptr failure;
-    // ptrace belongs to a thread; what goes wrong half way is released with it at the latest.
-    std::thread([&] {
+    auto give_up = Clock::now() + kPatience;
+    for (auto pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+        std::optional<Template> result;
+        std::exception_ptr failure;
+        // ptrace belongs to a thread; what goes wrong half way is released with it at the latest.
+        std::thread([&] {
+            try {
+                result = capture_once(copy_of(request), released, leave_out);
+            } catch (...) {
+                failure = std::current_exception();
+            }
+        }).join();
+        if (!failure)
+            return std::move(*result);
         try {
-            auto start = Clock::now();
-            CaptureState state = capture_tree(std::move(request));
-            if (released)
-                released();
-            std::map<std::string, double> times = {{"capture", milliseconds_since(start)}};
-            start = Clock::now();
-            for (const SealedExtent &extent : state.extents)
-                if (!extent.inherited)
-                    extent.seal();
-            times["seal"] = milliseconds_since(start);
-            start = Clock::now();
-            RestorePlan plan = make_restore_plan(state.image, runner_image(), leave_out);
-            times["plan"] = milliseconds_since(start);
-            result.emplace(std::move(state), std::move(plan), std::move(times));
-            if (tracking)
-                tracking->settle();
-        } catch (...) {
-            failure = std::current_exception();
+            std::rethrow_exception(failure);
+        } catch (const Refused &refused) {
+            if (!refused.passes() || Clock::now() > give_up)
+                throw;
         }
-    }).join();
-    if (failure)
-        std::rethrow_exception(failure);
-    return std::move(*result);
+        std::this_thread::sleep_for(pause);
+    }
 }
 
 }  // namespace venus

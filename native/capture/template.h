@@ -65,8 +65,10 @@ private:
 std::vector<ExternalEnd> external_ends(const std::vector<int> &descriptors);
 
 // `released`: called as soon as the sandbox runs again, as if nothing had been. `leave_out`: for tests of
-// tests.
-Template capture_template(CaptureRequest request, const std::function<void()> &released = {},
+// tests. State that cannot be held and ends by itself is waited for, up to 2 seconds, while the sandbox
+// goes on; `while_stopped` runs once.
+Template capture_template(const CaptureRequest &request,
+                          const std::function<void()> &released = {},
                           const std::string &leave_out = "");
 
 }  // namespace venus

@@ -132,14 +132,19 @@ void capture_terminal_queues(CaptureState &state)
 {
     for (TerminalImage &terminal : state.image.terminals) {
         int master = -1, slave = -1;
+        bool is_open = false;
         os::UniqueFd own_slave;
         for (uint32_t i = 0; i < state.image.objects.size(); i++) {
             if (auto *file = std::get_if<TerminalMaster>(&state.image.objects[i]);
                 file && file->index == terminal.index)
                 master = state.object_files[i].get();
             if (auto *file = std::get_if<TerminalSlave>(&state.image.objects[i]);
-                file && file->index == terminal.index)
-                slave = state.object_files[i].get();
+                file && file->index == terminal.index) {
+                is_open = true;
+                // Opened again here, /dev/tty would be a terminal of ours.
+                if (!file->as_own)
+                    slave = state.object_files[i].get();
+            }
         }
         if (terminal.external_slot != kNoObject)
             master = state.external[terminal.external_slot].fd;
@@ -149,7 +154,7 @@ void capture_terminal_queues(CaptureState &state)
         pollfd asked = {master, 0, 0};
         poll(&asked, 1, 0);
         terminal.hung_up = asked.revents & POLLHUP;
-        if (slave < 0 && terminal.hung_up) {
+        if (slave < 0 && (terminal.hung_up || is_open)) {
             own_slave.reset(checked(
                 ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC),
                 "open the other end of", "terminal " + std::to_string(terminal.index)));

@@ -24,12 +24,6 @@ struct RseqCriticalSection {
     uint64_t start_ip, post_commit_offset, abort_ip;
 };
 
-std::string task_path(const StoppedProcess &process, const StoppedThread &thread,
-                      const char *name)
-{
-    return process.proc_path("task/" + std::to_string(thread.tracee.tid()) + "/" + name);
-}
-
 std::string label(const StoppedProcess &process, const StoppedThread &thread)
 {
     return process.label + " thread " + std::to_string(thread.tid);
@@ -140,6 +134,31 @@ void capture_by_injection(StoppedProcess &process, StoppedThread &thread, Thread
         static_cast<uint64_t>(require(call(SYS_prctl, PR_GET_TIMERSLACK), "get timer slack of"));
 }
 
+void capture_from_proc(const StoppedProcess &process, pid_t host_tid, uint32_t securebits,
+                       ThreadImage &image)
+{
+    std::string task = process.proc_path("task/" + std::to_string(host_tid) + "/");
+    std::string text = proc::read_text(task + "status");
+    std::map<std::string, std::string> status = proc::fields(text);
+    // Ids in status are those of the reader's user namespace: capture.cc maps them.
+    image.credentials = read_credentials(status, securebits);
+    image.name = proc::read_text(task + "comm");
+    image.name.pop_back();  // the newline
+
+    std::string name = process.label + " thread " + std::to_string(image.tid);
+    sched_param parameters{};
+    image.policy = sched_getscheduler(host_tid) & ~SCHED_RESET_ON_FORK;
+    checked(sched_getparam(host_tid, &parameters), "get scheduling of", name);
+    image.priority = parameters.sched_priority;
+    errno = 0;
+    image.nice = getpriority(PRIO_PROCESS, static_cast<id_t>(host_tid));
+    image.affinity.assign(16, 0);
+    long bytes = syscall(SYS_sched_getaffinity, host_tid, image.affinity.size() * sizeof(uint64_t),
+                         image.affinity.data());
+    checked(bytes, "get affinity of", name);
+    image.affinity.resize(static_cast<size_t>(bytes) / sizeof(uint64_t));
+}
+
 }  // namespace
 
 ThreadImage capture_thread(StoppedProcess &process, StoppedThread &thread)
@@ -162,7 +181,8 @@ ThreadImage capture_thread(StoppedProcess &process, StoppedThread &thread)
     if (plan.sleep == Continuation::Sleep::kUnknown)
         throw Refused(label(process, thread),
                       "system call " + std::to_string(tracee.registers().orig_rax),
-                      "it waits for a time that cannot be read");
+                      "it waits for a time that cannot be read")
+            .passing();
     if (plan.sleep != Continuation::Sleep::kNone)
         image.resumed_call = remaining_sleep(process, thread, plan);
     leave_critical_section(process, rseq, plan.fork);
@@ -180,25 +200,18 @@ ThreadImage capture_thread(StoppedProcess &process, StoppedThread &thread)
     uint32_t securebits = 0;
     capture_by_injection(process, thread, image, securebits);
     capture_thread_settings(process, thread, image);
+    capture_from_proc(process, tracee.tid(), securebits, image);
+    return image;
+}
 
-    std::string text = proc::read_text(task_path(process, thread, "status"));
-    std::map<std::string, std::string> status = proc::fields(text);
-    // Ids in status are those of the reader's user namespace: capture.cc maps them.
-    image.credentials = read_credentials(status, securebits);
-    image.name = proc::read_text(task_path(process, thread, "comm"));
-    image.name.pop_back();  // the newline
-
-    sched_param parameters{};
-    image.policy = sched_getscheduler(tracee.tid()) & ~SCHED_RESET_ON_FORK;
-    checked(sched_getparam(tracee.tid(), &parameters), "get scheduling of", label(process, thread));
-    image.priority = parameters.sched_priority;
-    errno = 0;
-    image.nice = getpriority(PRIO_PROCESS, static_cast<id_t>(tracee.tid()));
-    image.affinity.assign(16, 0);
-    long bytes = syscall(SYS_sched_getaffinity, tracee.tid(),
-                         image.affinity.size() * sizeof(uint64_t), image.affinity.data());
-    checked(bytes, "get affinity of", label(process, thread));
-    image.affinity.resize(static_cast<size_t>(bytes) / sizeof(uint64_t));
+ThreadImage capture_ended_thread(const StoppedProcess &process)
+{
+    ThreadImage image{};
+    image.tid = process.pid;
+    image.ended = true;
+    std::string stat = proc::read_text(proc::path(process.host_pid, "stat"));
+    image.exit_status = std::stoi(proc::stat_fields(stat).at(52));
+    capture_from_proc(process, process.host_pid, 0, image);
     return image;
 }
 

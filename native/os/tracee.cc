@@ -87,34 +87,46 @@ std::string Tracee::name() const
     return "thread " + std::to_string(tid_);
 }
 
-bool Tracee::stop()
+bool Tracee::interrupt()
 {
-    if (trace(PTRACE_INTERRUPT, tid_, 0, 0) < 0) {
-        if (errno == ESRCH)
-            return false;
-        throw os::Error("ptrace INTERRUPT", name(), errno);
-    }
+    if (trace(PTRACE_INTERRUPT, tid_, 0, 0) == 0)
+        return true;
+    if (errno == ESRCH)
+        return false;
+    throw os::Error("ptrace INTERRUPT", name(), errno);
+}
+
+Tracee::Stop Tracee::poll_stop()
+{
     for (;;) {
         int status = 0;
-        if (waitpid(tid_, &status, __WALL | __WNOTHREAD) < 0) {
+        pid_t found = waitpid(tid_, &status, __WALL | __WNOTHREAD | WNOHANG);
+        if (found == 0)
+            return Stop::kPending;
+        if (found < 0) {
             if (errno == EINTR)
                 continue;
             throw os::Error("wait for stop of", name(), errno);
         }
         if (WIFEXITED(status) || WIFSIGNALED(status)) {
             seized_ = false;
-            return false;
+            return Stop::kEnded;
         }
         int event = status >> 16;
         if (event == PTRACE_EVENT_STOP) {
             in_group_stop_ = is_group_stop_signal(WSTOPSIG(status));
-            break;
+            read_stop();
+            return Stop::kStopped;
         }
         // A signal was being delivered: let it in, the stop that we asked for comes next.
         uint64_t signal = event == 0 ? static_cast<uint64_t>(WSTOPSIG(status)) : 0;
         if (trace(PTRACE_CONT, tid_, 0, signal) < 0)
             throw os::Error("ptrace CONT", name(), errno);
     }
+}
+
+void Tracee::read_stop()
+{
     stopped_ = true;
     if (trace(PTRACE_GETREGS, tid_, 0, reinterpret_cast<uint64_t>(&at_stop_)) < 0)
         throw os::Error("ptrace GETREGS", name(), errno);
@@ -122,7 +134,6 @@ bool Tracee::stop()
               reinterpret_cast<uint64_t>(&signal_mask_)) < 0)
         throw os::Error("ptrace GETSIGMASK", name(), errno);
     continuation_ = at_stop_;
-    return true;
 }
 
 std::vector<uint8_t> Tracee::xstate() const
@@ -263,9 +274,8 @@ void Tracee::put_back()
 
 void Tracee::release()
 {
-    if (!seized_)
-        return;
-    if (!stopped_ && !stop())
+    // What never stopped the kernel releases at the end of this thread of ours.
+    if (!seized_ || !stopped_)
         return;
     seized_ = false;
     if (changed_ || continuation_.rip != at_stop_.rip || continuation_.rax != at_stop_.rax)

@@ -30,8 +30,11 @@ public:
     ~Tracee();  // releases; the program goes on
 
     pid_t tid() const { return tid_; }
-    // Asks for a stop and waits for it. False: the thread has ended.
-    bool stop();
+    // Asks for a stop. False: the thread has ended.
+    bool interrupt();
+    enum class Stop { kStopped, kPending, kEnded };
+    // Whether the stop that was asked for has come.
+    Stop poll_stop();
     bool in_group_stop() const { return in_group_stop_; }
 
     // As they were at the stop.
@@ -59,6 +62,7 @@ private:
     void swap(Tracee &other) noexcept;
     void set(const user_regs_struct &registers, uint64_t signal_mask);
     void wait_stopped(int expected_signal, const char *operation);
+    void read_stop();
     std::string name() const;
 
     pid_t tid_ = -1;

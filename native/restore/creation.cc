@@ -1,5 +1,7 @@
 #include "restore/creation.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -25,11 +27,13 @@ public:
     CreationPlan plan()
     {
         plan_.coordinator = free_pid();
+        plan_.spare = free_pid();
         for (size_t i = 0; i < tree_.processes.size(); i++)
             place(i);
         for (const ProcessImage &process : tree_.processes)
             if (!of_init(process.group) && !births_.contains(process.group))
                 lend_group(process);
+        check_adopted();
         return std::move(plan_);
     }
 
@@ -48,6 +52,9 @@ private:
     {
         siblings.push_back(std::make_unique<Birth>());
         Birth &birth = *siblings.back();
+        for (const auto &[unused, other] : births_)
+            if (&other->before_session == &siblings || &other->after_session == &siblings)
+                birth.creator = other;
         birth.pid = pid;
         births_[pid] = &birth;
         sessions_[pid] = session;
@@ -56,53 +63,133 @@ private:
     }
 
     // The process that lends its session: its leader, or a helper in the leader's place.
-    Birth &session_leader(pid_t session)
+    Birth &session_leader(pid_t session, std::vector<std::unique_ptr<Birth>> &place_of_helper)
     {
         auto known = births_.find(session);
         if (known != births_.end())
             return *known->second;
-        Birth &helper = add(plan_.first, session, session);
+        Birth &helper = add(place_of_helper, session, session);
         helper.leads_session = true;
         return helper;
+    }
+
+    // Among the children of a helper, whose end makes an orphan of the process.
+    std::vector<std::unique_ptr<Birth>> &place_of_orphan(const ProcessImage &process, Birth *reaper)
+    {
+        Birth &leader = session_leader(process.session,
+                                       reaper ? reaper->after_session : plan_.first);
+        leader.late = !leader.process;
+        Birth &carrier = add(leader.after_session, free_pid(), process.session);
+        if (reaper) {
+            reaper->adopts = carrier.late = plan_.adoptions = true;
+            adopted_.push_back({&carrier, reaper, &process});
+        }
+        return carrier.after_session;
+    }
+
+    std::vector<std::unique_ptr<Birth>> &place_of(const ProcessImage &process, Birth &parent)
+    {
+        if (process.session == process.pid || process.session == sessions_.at(process.parent))
+            return parent.after_session;
+        if (parent.leads_session && process.session == birth_session(process.parent))
+            return parent.before_session;
+        return place_of_orphan(process, &parent);
     }
 
     void place(size_t index)
     {
         const ProcessImage &process = tree_.processes[index];
         bool own_session = process.session == process.pid;
-        std::vector<std::unique_ptr<Birth>> *siblings = nullptr;
-        bool for_init = false;
-        if (process.parent == kInit) {
-            if (own_session || of_init(process.session)) {
-                siblings = &plan_.first;
-                for_init = true;
-            } else {
-                Birth &leader = session_leader(process.session);
-                // A helper that leads the session may itself be the creator: it ends anyway.
-                if (leader.process) {
-                    Birth &carrier = add(leader.after_session, free_pid(), process.session);
-                    siblings = &carrier.after_session;
-                } else {
-                    siblings = &leader.after_session;
-                }
-            }
-        } else {
-            Birth &parent = *births_.at(process.parent);
-            pid_t parent_session = sessions_.at(process.parent);
-            if (own_session || process.session == parent_session)
-                siblings = &parent.after_session;
-            else if (parent.leads_session && process.session == birth_session(process.parent))
-                siblings = &parent.before_session;
-            else
-                throw Refused("process " + std::to_string(process.pid),
-                              "session " + std::to_string(process.session),
-                              "its parent has neither this session nor was born in it");
-        }
-        Birth &birth = add(*siblings, process.pid, process.session);
+        Birth *sibling = sharing_sibling(index);
+        bool for_init = !sibling && process.parent == kInit &&
+                        (own_session || of_init(process.session));
+        std::vector<std::unique_ptr<Birth>> &siblings =
+            sibling                     ? beside(*sibling, process)
+            : for_init                  ? plan_.first
+            : process.parent == kInit   ? place_of_orphan(process, nullptr)
+                                        : place_of(process, *births_.at(process.parent));
+        Birth &birth = add(siblings, process.pid, process.session);
         birth.process = index;
+        birth.by_sibling = sibling != nullptr;
+        birth.shares = shared_flags(process, index);
         birth.child_of_init = for_init;
         birth.leads_session = own_session;
         birth.leads_group = !own_session && process.group == process.pid;
+    }
+
+    // Which tables a process gets from its creator.
+    static uint64_t shared_flags(const ProcessImage &process, size_t index)
+    {
+        static constexpr uint64_t flags[kTables] = {CLONE_VM, CLONE_SIGHAND, CLONE_FILES, CLONE_FS,
+                                                    CLONE_SYSVSEM};
+        uint64_t found = 0;
+        for (Table table : kAllTables)
+            if (!process.stands_for(table, static_cast<uint32_t>(index)))
+                found |= flags[static_cast<size_t>(table)];
+        return found;
+    }
+
+    static bool shares_all(const ProcessImage &process, size_t index, const ProcessImage &other)
+    {
+        return std::all_of(kAllTables.begin(), kAllTables.end(), [&](Table table) {
+            size_t column = static_cast<size_t>(table);
+            return process.stands_for(table, static_cast<uint32_t>(index)) ||
+                   process.shared_with[column] == other.shared_with[column];
+        });
+    }
+
+    // Null: the parent will do, or nothing is shared.
+    Birth *sharing_sibling(size_t index)
+    {
+        const ProcessImage &process = tree_.processes[index];
+        if (shared_flags(process, index) == 0)
+            return nullptr;
+        for (const ProcessImage &other : tree_.processes)
+            if (other.pid == process.parent && shares_all(process, index, other))
+                return nullptr;
+        for (size_t i = 0; i < index; i++)
+            if (tree_.processes[i].parent == process.parent &&
+                shares_all(process, index, tree_.processes[i]))
+                return births_.at(tree_.processes[i].pid);
+        throw Refused(name_of(process), "its tables",
+                      "it shares them with neither its parent nor a sibling");
+    }
+
+    // Where a sibling creates it: in the sibling's session, or in the one that had before.
+    std::vector<std::unique_ptr<Birth>> &beside(Birth &sibling, const ProcessImage &process)
+    {
+        if (process.session == process.pid || process.session == sessions_.at(sibling.pid))
+            return sibling.after_session;
+        if (sibling.leads_session && process.session == birth_session(sibling.pid))
+            return sibling.before_session;
+        throw Refused(name_of(process), "session " + std::to_string(process.session),
+                      "it shares tables with a process of another session");
+    }
+
+    // An orphan goes to the next subreaper above, which must be the one that has it.
+    void check_adopted() const
+    {
+        for (const Orphan &orphan : adopted_) {
+            const Birth *reaper = orphan.carrier;
+            do
+                reaper = parent_of(*reaper);
+            while (reaper && !reaper->adopts);
+            if (reaper != orphan.reaper)
+                throw Refused(name_of(*orphan.process),
+                              "session " + std::to_string(orphan.process->session),
+                              "its parent has neither this session nor was born in it");
+        }
+    }
+
+    // None: init, or the coordinator.
+    static const Birth *parent_of(const Birth &birth)
+    {
+        return birth.by_sibling ? parent_of(*birth.creator) : birth.creator;
+    }
+
+    static std::string name_of(const ProcessImage &process)
+    {
+        return "process " + std::to_string(process.pid);
     }
 
     // The session that a process had when it was born: that of its parent.
@@ -118,12 +205,18 @@ private:
     {
         std::vector<std::unique_ptr<Birth>> &siblings =
             of_init(process.session) ? plan_.first
-                                     : session_leader(process.session).after_session;
+                                     : session_leader(process.session, plan_.first).after_session;
         add(siblings, process.group, process.session).leads_group = true;
     }
 
+    struct Orphan {
+        const Birth *carrier, *reaper;
+        const ProcessImage *process;
+    };
+
     const TreeImage &tree_;
     CreationPlan plan_;
+    std::vector<Orphan> adopted_;
     std::set<pid_t> used_ = {kInit};
     std::map<pid_t, Birth *> births_;
     std::map<pid_t, pid_t> sessions_;

@@ -3,6 +3,7 @@
 // the sandbox (its pids, its paths, its uids), so that it means the same in any other sandbox.
 #pragma once
 
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/types.h>
 #include <sys/user.h>
@@ -80,8 +81,45 @@ struct ResumedCall {
     Bytes data;         // what the argument points to
 };
 
+struct DescriptorImage {
+    int number;
+    uint32_t object;
+    bool close_on_exec;
+};
+
+struct PosixLock {
+    uint32_t object;  // through this open file
+    int number;       // descriptor of the process
+    int type;
+    uint64_t start, length;
+};
+
+struct DescriptorTable {
+    std::vector<DescriptorImage> descriptors;
+    std::vector<PosixLock> locks;
+};
+
+struct Directories {
+    std::string root = "/";  // in the sandbox
+    std::string working_directory;
+    uint32_t umask = 0;
+};
+
+// Given back to a semaphore at the end of the process (SEM_UNDO).
+struct SemaphoreUndo {
+    int set;
+    uint16_t index;
+    int16_t amount;
+};
+
 struct ThreadImage {
     pid_t tid;
+    bool ended = false;   // the first thread of a process whose others run on
+    int exit_status = 0;  // of one that has ended
+    // Tables that are not those of its process.
+    std::optional<DescriptorTable> own_descriptors;
+    std::optional<Directories> own_directories;
+    std::optional<std::vector<SemaphoreUndo>> own_semaphore_undo;
     user_regs_struct registers;  // as they continue; never inside an unfinished system call
     Bytes xstate;
     std::optional<ResumedCall> resumed_call;
@@ -101,8 +139,8 @@ struct ThreadImage {
     uint64_t slice_ns = 0;      // of its own; 0: as everybody's
     uint32_t personality;
     int io_priority;
-    int machine_check_policy;  // PR_MCE_KILL_*
-    int time_stamps;           // PR_TSC_*
+    int machine_check_policy = 2;  // PR_MCE_KILL_DEFAULT
+    int time_stamps = 1;           // PR_TSC_ENABLE
     std::vector<uint64_t> affinity;
     std::vector<Bytes> pending_signals;  // siginfo_t
     Credentials credentials;
@@ -130,30 +168,22 @@ struct PosixTimer {
     uint64_t spec[4];  // struct itimerspec, relative
 };
 
-struct DescriptorImage {
-    int number;
-    uint32_t object;
-    bool close_on_exec;
-};
-
-struct PosixLock {
-    uint32_t object;  // through this open file
-    int number;       // descriptor of the process
-    int type;
-    uint64_t start, length;
-};
-
-// Given back to a semaphore at the end of the process (SEM_UNDO).
-struct SemaphoreUndo {
-    int set;
-    uint16_t index;
-    int16_t amount;
-};
+// What processes may share: the flags of clone(2).
+enum class Table { kMemory, kSignalActions, kDescriptors, kDirectories, kSemaphoreUndo };
+inline constexpr size_t kTables = 5;
+inline constexpr std::array<Table, kTables> kAllTables = {
+    Table::kMemory, Table::kSignalActions, Table::kDescriptors, Table::kDirectories,
+    Table::kSemaphoreUndo};
 
 enum class RunState { kRunning, kStopped, kZombie };
 
 struct ProcessImage {
     pid_t pid, parent, group, session;
+    int exit_signal = SIGCHLD;  // what its parent gets when it ends
+    // Index of the first process that has the same table, of those that share one. What the table
+    // holds stands with that process.
+    std::array<uint32_t, kTables> shared_with = {kNoObject, kNoObject, kNoObject, kNoObject,
+                                                 kNoObject};
     RunState state = RunState::kRunning;
     int exit_status = 0;  // zombies: as wait() reports it
     bool stop_unseen = false;  // stopped, and its parent has not been told by wait() yet
@@ -162,16 +192,14 @@ struct ProcessImage {
     std::vector<Mapping> mappings;
     std::vector<VdsoPart> vdso;
     MemoryLayout layout;
-    std::vector<DescriptorImage> descriptors;
-    std::vector<PosixLock> locks;
+    DescriptorTable files;
+    Directories directories;
     std::vector<SemaphoreUndo> semaphore_undo;
     std::vector<SignalAction> actions;
     std::vector<Bytes> pending_signals;
     std::vector<IntervalTimer> interval_timers;
     std::vector<PosixTimer> posix_timers;
     std::array<rlimit64, RLIM_NLIMITS> limits;
-    uint32_t umask;
-    std::string working_directory;
     bool child_subreaper = false;
     bool dumpable = true;
     bool thp_disabled = false;
@@ -183,6 +211,14 @@ struct ProcessImage {
     std::vector<Bytes> seccomp_filters;  // oldest first; struct sock_filter[]
     int controlling_terminal = -1;       // pty index; only of session leaders
     pid_t foreground_group = 0;
+
+    // Of several processes that share a table the first stands for all.
+    bool stands_for(Table table, uint32_t own_index) const
+    {
+        uint32_t first = shared_with[static_cast<size_t>(table)];
+        return first == kNoObject || first == own_index;
+    }
+    bool shares(Table table) const { return shared_with[static_cast<size_t>(table)] != kNoObject; }
 };
 
 // ---- open files ----
@@ -191,9 +227,9 @@ struct RegularFile {
     std::string path;
     int flags;
     uint64_t offset;
-    int flock = -1;  // LOCK_SH / LOCK_EX
     bool is_directory = false;
     uint32_t nameless = kNoObject;  // index into TreeImage::nameless: no name leads to it
+    bool of_process = false;        // in /proc: opened when the processes and threads are there
 };
 struct DeviceFile {
     std::string path;
@@ -247,6 +283,7 @@ struct TerminalMaster {
 struct TerminalSlave {
     int index;
     int flags;
+    bool as_own = false;  // opened as the controlling terminal, under the name /dev/tty
 };
 struct QueuedMessage {
     Bytes payload;
@@ -324,6 +361,26 @@ using OpenFile = std::variant<RegularFile, DeviceFile, PipeEnd, EventCounter, Ti
                               EpollFile, SharedMemoryFile, TerminalMaster, TerminalSlave,
                               UnixSocket, InetSocket, ExternalFile>;
 
+// Who gets a signal when something can be done with an open file (O_ASYNC), or its lease ends.
+struct FileSignal {
+    uint32_t object;
+    int owner_kind = -1;  // F_OWNER_*; none: nobody
+    pid_t owner = 0;
+    uint32_t uid = 0, effective_uid = 0;  // of who has named the owner
+    int signal = 0;                       // 0: SIGIO
+    int flags = 0;                        // of the file, with O_ASYNC
+    int lease = -1;                       // F_RDLCK, F_WRLCK
+    uint32_t lease_uid = 0;               // owner of the file
+};
+
+// Of an open file, whoever has it: flock() or, with a range, an open file description lock.
+struct FileLock {
+    uint32_t object;
+    bool of_range;
+    bool exclusive;
+    uint64_t start = 0, length = 0;  // 0: to the end
+};
+
 struct PipeImage {
     uint32_t capacity;
     Bytes content;
@@ -357,14 +414,6 @@ struct FileEntry {
     std::string link_to;  // another name of this file, made before
     std::vector<std::pair<std::string, Bytes>> attributes;
     bool only_times = false;  // a directory whose content is complete
-};
-
-// Who gets signals about an open file.
-struct FileOwner {
-    uint32_t object;
-    int type;  // F_OWNER_*
-    pid_t id;  // 0: nobody, or who is gone
-    int signal;
 };
 
 // A file that is open or mapped but has no name: deleted, replaced, or made without one.
@@ -423,15 +472,23 @@ struct ExtentImage {
 struct TreeImage {
     std::vector<ProcessImage> processes;  // parents before children
     std::vector<OpenFile> objects;
+    std::vector<FileSignal> file_signals;
+    std::vector<FileLock> file_locks;
     std::vector<PipeImage> pipes;
     std::vector<TerminalImage> terminals;
     std::vector<ExtentImage> extents;
     std::vector<FileEntry> files;  // in the order in which they are made
     std::vector<NamelessFile> nameless;
-    std::vector<FileOwner> file_owners;
     SystemVImage system_v;
     uint32_t external_slots = 0;
     std::vector<VdsoPart> vdso;  // of any process of this kernel: of the one that captures
 };
+
+// Which process stands for a table of a process: itself, or the first of those that share it.
+inline uint32_t holder_of(const TreeImage &tree, Table table, uint32_t process)
+{
+    uint32_t first = tree.processes[process].shared_with[static_cast<size_t>(table)];
+    return first == kNoObject ? process : first;
+}
 
 }  // namespace venus

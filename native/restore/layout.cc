@@ -41,9 +41,14 @@ uint64_t round_up(uint64_t bytes)
 
 }  // namespace
 
-uint64_t WindowLayout::stack_top(size_t thread) const
+uint64_t WindowLayout::stack_top(size_t stack) const
 {
-    return scratch + (kLeaderPages + thread) * kPageBytes;
+    return scratch + (kLeaderPages + stack) * kPageBytes;
+}
+
+uint64_t WindowLayout::work_area(size_t stack) const
+{
+    return stack == 0 ? scratch : stack_top(stack) - kPageBytes;
 }
 
 uint64_t WindowLayout::leaving_counter(uint32_t process) const
@@ -59,9 +64,16 @@ std::string nameless_path(const DescriptorLayout &layout, uint32_t index)
 DescriptorLayout lay_out_descriptors(const TreeImage &tree)
 {
     int highest = kMinObjectDescriptor - 1;
-    for (const ProcessImage &process : tree.processes)
-        for (const DescriptorImage &descriptor : process.descriptors)
+    auto look_through = [&](const DescriptorTable &table) {
+        for (const DescriptorImage &descriptor : table.descriptors)
             highest = std::max(highest, descriptor.number);
+    };
+    for (const ProcessImage &process : tree.processes) {
+        look_through(process.files);
+        for (const ThreadImage &thread : process.threads)
+            if (thread.own_descriptors)
+                look_through(*thread.own_descriptors);
+    }
     DescriptorLayout layout;
     layout.objects = highest + 1;
     layout.extents = layout.objects + static_cast<int>(tree.objects.size());
@@ -73,13 +85,25 @@ DescriptorLayout lay_out_descriptors(const TreeImage &tree)
     return layout;
 }
 
+std::vector<size_t> lay_out_stacks(const TreeImage &tree)
+{
+    std::vector<size_t> first(tree.processes.size()), used(tree.processes.size());
+    for (uint32_t i = 0; i < tree.processes.size(); i++) {
+        size_t &next = used[holder_of(tree, Table::kMemory, i)];
+        first[i] = next;
+        next += std::max<size_t>(1, tree.processes[i].threads.size());
+    }
+    return first;
+}
+
 WindowLayout lay_out_window(const TreeImage &tree)
 {
+    std::vector<size_t> stacks = lay_out_stacks(tree);
     size_t threads = 1;
     uint64_t park_bytes = total_bytes(tree.vdso);
-    for (const ProcessImage &process : tree.processes) {
-        threads = std::max(threads, process.threads.size());
-        park_bytes = std::max(park_bytes, total_bytes(process.vdso));
+    for (size_t i = 0; i < tree.processes.size(); i++) {
+        threads = std::max(threads, stacks[i] + tree.processes[i].threads.size());
+        park_bytes = std::max(park_bytes, total_bytes(tree.processes[i].vdso));
     }
     for (uint64_t start = kFirstWindow; start < kLastWindow; start += kWindowBytes) {
         if (!is_free(tree, {start, start + kWindowBytes}))

@@ -24,20 +24,26 @@ struct WindowLayout {
     uint64_t start, park, shared, scratch, base;
     uint64_t shared_bytes, scratch_bytes;
 
-    uint64_t stack_top(size_t thread) const;  // 0: the leader
+    // Stacks of an address space: 0 is that of the first thread of the process that rebuilds it.
+    uint64_t stack_top(size_t stack) const;
     uint64_t leaving_counter(uint32_t process) const;
-    uint64_t work_area() const { return scratch; }  // below the leader's stack
+    // Below the stack; not where other threads than the first of a process are.
+    uint64_t work_area(size_t stack = 0) const;
 };
 
 struct ProcessPlanContext {
     const TreeImage &tree;
     DescriptorLayout descriptors;
     WindowLayout window;
+    std::vector<size_t> first_stacks;  // of each process: that of its first thread
+    pid_t coordinator, spare;
 };
 
 // How a process that rebuilds itself opens a file without a name.
 std::string nameless_path(const DescriptorLayout &layout, uint32_t index);
 DescriptorLayout lay_out_descriptors(const TreeImage &tree);
+// Processes that share their memory have stacks one after the other.
+std::vector<size_t> lay_out_stacks(const TreeImage &tree);
 // An address range that no process of the tree uses. Throws when there is none.
 WindowLayout lay_out_window(const TreeImage &tree);
 

@@ -5,8 +5,12 @@
 #include <sys/eventfd.h>
 #include <sys/file.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/timerfd.h>
+
+#include <algorithm>
+#include <set>
 
 #include "restore/file_ops.h"
 #include "restore/pipe_ops.h"
@@ -17,6 +21,7 @@ namespace venus {
 namespace {
 
 constexpr Word kTemporary = 0;  // the lowest free descriptor
+constexpr int kSetSignal = 10;  // F_SETSIG
 constexpr int kOnlyAtOpen = O_CREAT | O_EXCL | O_TRUNC | O_NOCTTY;
 constexpr unsigned long kSetTicks = _IOW('T', 0, uint64_t);  // TFD_IOC_SET_TICKS
 
@@ -33,6 +38,12 @@ struct Maker {
 
     void operator()(const RegularFile &file)
     {
+        if (!file.of_process)
+            open(file);
+    }
+
+    void open(const RegularFile &file)
+    {
         std::string path = file.nameless == kNoObject
                                ? file.path
                                : nameless_path(context.descriptors, file.nameless);
@@ -40,11 +51,9 @@ struct Maker {
                  {word(AT_FDCWD), writer().text(path),
                   word((file.flags & ~kOnlyAtOpen) | O_CLOEXEC)},
                  kTemporary);
-        if (file.offset != 0 && !(file.flags & O_PATH))
+        if (file.offset != 0 && !(file.flags & O_PATH) && !file.of_process)
             ops.call(file.path, SYS_lseek, {kTemporary, file.offset, SEEK_SET},
                      static_cast<int64_t>(file.offset));
-        if (file.flock >= 0)
-            ops.call(file.path + " lock", SYS_flock, {kTemporary, word(file.flock | LOCK_NB)});
         keep(file.path);
     }
 
@@ -144,12 +153,114 @@ private:
     }
 };
 
+void add_file_lock_ops(const ProcessPlanContext &context, OpList &ops)
+{
+    constexpr int kSetRange = 37;  // F_OFD_SETLK
+    for (const FileLock &lock : context.tree.file_locks) {
+        Word number = word(context.descriptors.objects) + lock.object;
+        struct flock request{};
+        request.l_type = lock.exclusive ? F_WRLCK : F_RDLCK;
+        request.l_whence = SEEK_SET;
+        request.l_start = static_cast<off_t>(lock.start);
+        request.l_len = static_cast<off_t>(lock.length);
+        if (lock.of_range)
+            ops.call("lock of a range", SYS_fcntl, {number, kSetRange, ops.writer().object(request)});
+        else
+            ops.call("lock of a file", SYS_flock,
+                     {number, word((lock.exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB)});
+    }
+}
+
 }  // namespace
 
 void keep_opened(const std::string &object, OpList &ops, Word number)
 {
     ops.call(object, SYS_dup3, {kTemporary, number, O_CLOEXEC}, static_cast<int64_t>(number));
     ops.call(object, SYS_close, {kTemporary});
+}
+
+bool has_late_files(const TreeImage &tree)
+{
+    return !tree.file_signals.empty() || std::any_of(tree.objects.begin(), tree.objects.end(), [](const OpenFile &object) {
+        auto *file = std::get_if<RegularFile>(&object);
+        return file && file->of_process;
+    });
+}
+
+void open_files_of_processes(const ProcessPlanContext &context, OpList &ops)
+{
+    for (uint32_t i = 0; i < context.tree.objects.size(); i++)
+        if (auto *file = std::get_if<RegularFile>(&context.tree.objects[i]);
+            file && file->of_process)
+            Maker{context, ops, i}.open(*file);
+}
+
+void seek_files_of_processes(const ProcessPlanContext &context, OpList &ops)
+{
+    for (uint32_t i = 0; i < context.tree.objects.size(); i++)
+        if (auto *file = std::get_if<RegularFile>(&context.tree.objects[i]);
+            file && file->of_process && file->offset != 0 && !(file->flags & O_PATH))
+            ops.call(file->path, SYS_lseek,
+                     {word(context.descriptors.objects) + i, file->offset, SEEK_SET},
+                     static_cast<int64_t>(file->offset));
+}
+
+void fetch_files_of_processes(const ProcessPlanContext &context, const DescriptorTable &table,
+                              OpList &ops)
+{
+    constexpr Word kCoordinator = 0, kFetched = 1;
+    std::set<uint32_t> wanted;
+    for (const DescriptorImage &descriptor : table.descriptors)
+        if (auto *file = std::get_if<RegularFile>(&context.tree.objects[descriptor.object]);
+            file && file->of_process)
+            wanted.insert(descriptor.object);
+    if (wanted.empty())
+        return;
+    ops.call("coordinator", SYS_pidfd_open, {word(context.coordinator), 0}, kCoordinator);
+    for (uint32_t object : wanted) {
+        const std::string &path = std::get<RegularFile>(context.tree.objects[object]).path;
+        Word own = word(context.descriptors.objects) + object;
+        ops.call(path, SYS_pidfd_getfd, {kCoordinator, own, 0}, kFetched);
+        ops.call(path, SYS_dup3, {kFetched, own, O_CLOEXEC}, static_cast<int64_t>(own));
+        ops.call(path, SYS_close, {kFetched});
+    }
+    ops.call("coordinator", SYS_close, {kCoordinator});
+}
+
+void add_file_signal_ops(const ProcessPlanContext &context, OpList &ops)
+{
+    constexpr Word kSame = ~uint32_t{0};
+    constexpr int kSetOwner = 15;  // F_SETOWN_EX
+    PlanWriter &writer = ops.writer();
+    auto as_user = [&](const std::string &object, uint32_t uid, uint32_t effective_uid) {
+        ops.call(object, SYS_setresuid, {uid, effective_uid, kSame});
+        // A change of ids clears it, and /proc/self would belong to the host.
+        ops.call(object, SYS_prctl, {PR_SET_DUMPABLE, 1, 0, 0, 0});
+    };
+    for (const FileSignal &signal : context.tree.file_signals) {
+        std::string object = "signal of a file";
+        Word number = word(context.descriptors.objects) + signal.object;
+        if (signal.lease >= 0) {
+            if (signal.lease_uid != 0)
+                as_user("lease", 0, signal.lease_uid);
+            ops.call("lease", SYS_fcntl, {number, F_SETLEASE, word(signal.lease)});
+            if (signal.lease_uid != 0)
+                as_user("lease", 0, 0);
+        }
+        if (signal.owner_kind >= 0) {
+            struct {
+                int kind, pid;
+            } owner{signal.owner_kind, signal.owner};
+            bool other = signal.uid != 0 || signal.effective_uid != 0;
+            if (other)
+                as_user(object, signal.uid, signal.effective_uid);
+            ops.call(object, SYS_fcntl, {number, kSetOwner, writer.object(owner)});
+            if (other)
+                as_user(object, 0, 0);
+        }
+        if (signal.signal != 0)
+            ops.call(object, SYS_fcntl, {number, kSetSignal, word(signal.signal)});
+    }
 }
 
 void add_object_ops(const ProcessPlanContext &context, OpList &ops)
@@ -162,6 +273,7 @@ void add_object_ops(const ProcessPlanContext &context, OpList &ops)
     }
     add_pipe_ops(context, ops);
     add_socket_ops(context, ops);
+    add_file_lock_ops(context, ops);
 }
 
 void add_timer_file_ops(const ProcessPlanContext &context, OpList &ops)

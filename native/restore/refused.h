@@ -19,8 +19,17 @@ public:
     const std::string &object() const { return object_; }
     const std::string &reason() const { return reason_; }
 
+    // The state ends by itself soon, if the sandbox goes on: worth another try.
+    bool passes() const { return passes_; }
+    Refused &&passing() &&
+    {
+        passes_ = true;
+        return std::move(*this);
+    }
+
 private:
     std::string process_, object_, reason_;
+    bool passes_ = false;
 };
 
 }  // namespace venus

@@ -1,50 +1,24 @@
 #include "restore/restore_plan.h"
 
 #include <linux/filter.h>
-#include <linux/sched.h>
-#include <signal.h>
-#include <stddef.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 
 #include <algorithm>
 
-#include "restore/refused.h"
 #include "restore/creation.h"
-#include "restore/memory_ops.h"
-#include "restore/pool_filter.h"
+#include "restore/family_ops.h"
 #include "restore/object_ops.h"
-#include "restore/process_ops.h"
-#include "restore/setting_ops.h"
+#include "restore/pool_filter.h"
+#include "restore/refused.h"
 #include "restore/system_v_ops.h"
 #include "restore/tail.h"
-#include "restore/terminal_ops.h"
-#include "restore/thread_ops.h"
 
 namespace venus {
 namespace {
 
 constexpr uint64_t kAddressSpaceEnd = 0x7ffffffff000;
 constexpr uint64_t kLargestPlan = uint64_t{1} << 29;
-// Stages at which the whole tree waits for its last member. All of them wait at kRunning for the
-// coordinator: the last to come tells it (kGathered), and it waits for the daemon (kReleased) first.
-enum Stage : Word {
-    kBorn,
-    kBuilt,
-    kGathered,
-    kReleased = VR_RELEASE_BARRIER,
-    kRunning,
-    kReady,
-};
-static_assert(Word{kReady} < VR_TREE_BARRIERS);
-
-// Those of one process.
-Word threads_built(uint32_t process) { return VR_TREE_BARRIERS + 2 * process; }
-Word threads_stopped(uint32_t process) { return threads_built(process) + 1; }
 
 uint64_t round_up(uint64_t bytes)
 {
@@ -54,13 +28,19 @@ uint64_t round_up(uint64_t bytes)
 class PlanBuilder {
 public:
     PlanBuilder(const TreeImage &tree, const Bytes &runner, const std::string &leave_out)
-        : context_{tree, lay_out_descriptors(tree), lay_out_window(tree)},
+        : creation_(plan_creation(tree)),
+          context_{tree,
+                   lay_out_descriptors(tree),
+                   lay_out_window(tree),
+                   lay_out_stacks(tree),
+                   creation_.coordinator,
+                   creation_.spare},
           runner_(runner),
-          creation_(plan_creation(tree)),
-          writer_(context_.window.base, prefix_bytes(tree), leave_out)
+          header_(header_of(runner)),
+          writer_(context_.window.base, prefix_bytes(tree), leave_out),
+          tails_(build_tails(tree, tail_code(), context_.window.base + round_up(runner.size())))
     {
-        memcpy(&header_, runner.data(), sizeof header_);
-        build_tails();
+        write_tails();
     }
 
     RestorePlan build()
@@ -74,297 +54,42 @@ public:
         ops.call_unjudged("umask", SYS_umask, {0});
         add_object_ops(context_, ops);
         add_system_v_ops(context_, ops);
-        for (const auto &birth : creation_.first)
-            add_birth(*birth, ops, true);
-        wait_at(kBorn, creation_.births + 1, ops);
-        wait_at(kBuilt, creation_.births + 1, ops);
+        FamilyWriter family(context_, creation_, tails_, header_, writer_);
+        family.create_all(ops);
         add_system_v_removal_ops(context_, ops);
-        reap_helpers(creation_.first, ops);
-        if (threads(true) > 0)
-            wait_at(kGathered, 2, ops);
-        if (!anything_is_late())
-            ops.add("the shared page", VR_STORE,
-                    {window.shared + offsetof(vr_shared, complete), true});
-        ops.add("the daemon", VR_BARRIER, {kReleased, 2, true});
-        add_timer_file_ops(context_, ops);
-        wait_at(kRunning, threads(true) + 1, ops);
-        wait_until_ready(ops);
+        family.see_all_through(ops);
         ops.add("coordinator", VR_EXIT, {0});
         header_.first_op = writer_.finish(ops);
-        operations_ += ops.ops().size();
+        operations_ = family.operations() + ops.ops().size();
         return finish();
     }
 
 private:
+    static vr_header header_of(const Bytes &runner)
+    {
+        vr_header header;
+        memcpy(&header, runner.data(), sizeof header);
+        return header;
+    }
+
     uint64_t prefix_bytes(const TreeImage &tree) const
     {
-        uint64_t bytes = round_up(runner_.size());
-        vr_header header;
-        memcpy(&header, runner_.data(), sizeof header);
-        for (const ProcessImage &process : tree.processes)
-            bytes += tail_bytes(process, header.tail_code_bytes);
-        return bytes;
+        return round_up(runner_.size()) + tail_bytes(tree, header_.tail_code_bytes);
     }
 
-    void build_tails()
+    Bytes tail_code() const
+    {
+        auto start = runner_.begin() + header_.tail_code;
+        return {start, start + header_.tail_code_bytes};
+    }
+
+    void write_tails()
     {
         writer_.patch_prefix(0, runner_.data(), runner_.size());
-        Bytes code(runner_.begin() + header_.tail_code,
-                   runner_.begin() + header_.tail_code + header_.tail_code_bytes);
-        uint64_t offset = round_up(runner_.size());
-        for (const ProcessImage &process : context_.tree.processes) {
-            tails_.push_back(build_tail(process, code, context_.window.base + offset));
-            tail_at_.push_back(context_.window.base + offset);
-            writer_.patch_prefix(offset, tails_.back().bytes.data(), tails_.back().bytes.size());
-            offset += tails_.back().bytes.size();
-        }
-    }
-
-    // Threads that come to the last stages; those of stopped processes do not come to kReady.
-    size_t threads(bool with_stopped) const
-    {
-        size_t count = 0;
-        for (const ProcessImage &process : context_.tree.processes)
-            if (with_stopped || process.state != RunState::kStopped)
-                count += process.threads.size();
-        return count;
-    }
-
-    void wait_at(Word stage, size_t participants, OpList &ops)
-    {
-        ops.add("the others", VR_BARRIER, {stage, participants});
-    }
-
-    // Nothing before it starts a clock of the program.
-    void wait_for_release(OpList &ops)
-    {
-        ops.add("release", VR_BARRIER, {kRunning, threads(true) + 1, true, kGathered});
-    }
-
-    bool has_stopped_children(const ProcessImage &process) const
-    {
-        for (const ProcessImage &child : context_.tree.processes)
-            if (child.parent == process.pid && child.state == RunState::kStopped)
-                return true;
-        return false;
-    }
-
-    // Whether a process still has something to do after the release. Timers are armed then, and
-    // before its filters may forbid that; a child stops then, because it could not wait once it is
-    // stopped; and helpers, which may be parents for a while, have ended.
-    bool is_late(const ProcessImage &process) const
-    {
-        bool dies_with_parent = false;
-        for (const ThreadImage &thread : process.threads)
-            dies_with_parent |= thread.parent_death_signal != 0;
-        return process.state != RunState::kZombie &&
-               (dies_with_parent || has_armed_timers(process) || has_stopped_children(process));
-    }
-
-    bool anything_is_late() const
-    {
-        for (const OpenFile &object : context_.tree.objects)
-            if (std::holds_alternative<TimerFile>(object))
-                return true;
-        for (const ProcessImage &process : context_.tree.processes)
-            if (process.state == RunState::kStopped || is_late(process))
-                return true;
-        return false;
-    }
-
-    // No program runs while a process is without its filters, or one runs that shall be stopped.
-    void wait_until_ready(OpList &ops)
-    {
-        if (anything_is_late())
-            wait_at(kReady, threads(false) + 1, ops);
-    }
-
-    void add_birth(const Birth &birth, OpList &ops, bool by_coordinator)
-    {
-        struct clone_args arguments{};
-        if (by_coordinator && birth.child_of_init)
-            arguments.flags = CLONE_PARENT;
-        else
-            arguments.exit_signal = SIGCHLD;
-        arguments.set_tid = writer_.object(birth.pid);
-        arguments.set_tid_size = 1;
-        ops.add("process " + std::to_string(birth.pid), VR_CLONE,
-                {writer_.object(arguments), sizeof arguments, write_process(birth), 0}, birth.pid);
-    }
-
-    void reap_helpers(const std::vector<std::unique_ptr<Birth>> &births, OpList &ops)
-    {
-        for (const auto &birth : births) {
-            std::string object = "helper " + std::to_string(birth->pid);
-            if (!birth->process)
-                ops.call(object, SYS_wait4, {word(birth->pid), 0, 0, 0}, birth->pid);
-            else if (!birth->child_of_init &&
-                     context_.tree.processes[*birth->process].state == RunState::kZombie)
-                ops.call("zombie " + std::to_string(birth->pid), SYS_waitid,
-                         {P_PID, word(birth->pid), 0, WEXITED | WNOWAIT, 0});
-        }
-    }
-
-    void add_end(const ProcessImage *process, OpList &ops)
-    {
-        int status = process ? process->exit_status : 0;
-        if (process)
-            ops.call("zombie name", SYS_prctl, {PR_SET_NAME, writer_.text(process->name)});
-        if (WIFSIGNALED(status)) {
-            rlimit64 none{0, 0};
-            ops.call("zombie", SYS_prlimit64, {0, RLIMIT_CORE, writer_.object(none), 0});
-            uint64_t mask = ~(uint64_t{1} << (WTERMSIG(status) - 1));
-            ops.call("zombie", SYS_kill, {word(process->pid), word(WTERMSIG(status))});
-            ops.call("zombie", SYS_rt_sigprocmask,
-                     {SIG_SETMASK, writer_.object(mask), 0, sizeof mask});
-        }
-        ops.add("process", VR_EXIT, {word(WEXITSTATUS(status))});
-    }
-
-    Word write_process(const Birth &birth)
-    {
-        uint32_t index = static_cast<uint32_t>(birth.process.value_or(0));
-        const ProcessImage *process =
-            birth.process ? &context_.tree.processes[*birth.process] : nullptr;
-        OpList ops(writer_, index);
-        for (const auto &child : birth.before_session)
-            add_birth(*child, ops, false);
-        if (birth.leads_session)
-            ops.call("session", SYS_setsid, {}, birth.pid);
-        // Children get the terminal by birth.
-        if (process)
-            add_controlling_terminal_ops(*process, ops);
-        if (birth.leads_group)
-            ops.call("group", SYS_setpgid, {0, 0});
-        for (const auto &child : birth.after_session)
-            add_birth(*child, ops, false);
-        wait_at(kBorn, creation_.births + 1, ops);
-        if (process && process->group > 1 && process->group != process->pid)
-            ops.call("group " + std::to_string(process->group), SYS_setpgid,
-                     {0, word(process->group)});
-        bool lives = process && process->state != RunState::kZombie;
-        if (lives) {
-            add_memory_ops(context_, *process, ops);
-            add_oom_ops(*process, ops);
-            add_process_setting_ops(*process, ops);
-        }
-        wait_at(kBuilt, creation_.births + 1, ops);
-        reap_helpers(birth.before_session, ops);
-        reap_helpers(birth.after_session, ops);
-        if (lives)
-            add_life(*process, index, ops);
-        else
-            add_end(process, ops);
-        operations_ += ops.ops().size();
-        return writer_.finish(ops);
-    }
-
-    void add_oom_ops(const ProcessImage &process, OpList &ops)
-    {
-        std::string value = std::to_string(process.oom_score_adjustment);
-        std::string path = "/proc/self/oom_score_adj";
-        ops.call(path, SYS_openat, {word(-100), writer_.text(path), 02000001}, 0);
-        ops.call(path, SYS_write, {0, writer_.text(value), value.size()},
-                 static_cast<int64_t>(value.size()));
-        ops.call(path, SYS_close, {0});
-    }
-
-    // The stop of a child is reported to its parent once; whether that has happened is state.
-    void await_stopped_children(const ProcessImage &process, OpList &ops)
-    {
-        for (const ProcessImage &child : context_.tree.processes)
-            if (child.parent == process.pid && child.state == RunState::kStopped)
-                ops.call("stopped child " + std::to_string(child.pid), SYS_waitid,
-                         {P_PID, word(child.pid), 0,
-                          word(WSTOPPED | (child.stop_unseen ? WNOWAIT : 0)), 0});
-    }
-
-    void add_life(const ProcessImage &process, uint32_t index, OpList &ops)
-    {
-        if (tails_[index].has_marks)
-            ops.call("marks of sleepers", SYS_mprotect,
-                     {tail_at_[index] + tails_[index].bytes.size() - kPageBytes, kPageBytes,
-                      PROT_READ | PROT_WRITE});
-        add_foreground_ops(process, ops);
-        add_descriptor_ops(context_, process, ops);
-        add_file_owner_ops(context_, process, ops);
-        add_semaphore_undo_ops(process, ops);
-        add_bounding_set_ops(process, ops);
-        for (size_t i = 1; i < process.threads.size(); i++)
-            add_thread(process, index, i, ops);
-        add_thread_ops(process, process.threads[0], ops);
-        add_thread_setting_ops(process.threads[0], ops);
-        add_timer_ops(context_, process, ops);
-        add_limit_ops(process, ops);
-        add_credential_ops(process.threads[0], ops);
-        if (is_late(process)) {
-            wait_for_release(ops);
-            add_timer_start_ops(process, ops);
-            add_signals_and_filters(process, index, ops);
-        } else {
-            add_signals_and_filters(process, index, ops);
-            wait_for_release(ops);
-        }
-        if (process.state == RunState::kStopped) {
-            ops.call("stop", SYS_kill, {word(process.pid), SIGSTOP});
-            wait_at(threads_stopped(index), process.threads.size(), ops);
-        } else {
-            wait_until_ready(ops);
-        }
-        uint64_t tail = tail_at_[index];
-        ops.add("program", VR_LEAVE,
-                {tail + header_.tail_leader, tails_[index].frames[0],
-                 context_.window.leaving_counter(index), tail, tail + tails_[index].bytes.size(),
-                 process.threads.size() - 1});
-    }
-
-    void add_signals_and_filters(const ProcessImage &process, uint32_t index, OpList &ops)
-    {
-        // The filters are put on all threads at once, and could forbid what these have left to do.
-        if (process.threads.size() > 1)
-            wait_at(threads_built(index), process.threads.size(), ops);
-        add_death_signal_ops(process.threads[0], ops);
-        await_stopped_children(process, ops);
-        add_signal_action_ops(process, ops);
-        add_pending_signal_ops(process, process.threads[0], ops);
-        add_last_ops(process, ops);
-        add_memory_rights_ops(process, ops);
-        add_seccomp_ops(process, ops);
-    }
-
-    void add_thread(const ProcessImage &process, uint32_t index, size_t number, OpList &leader)
-    {
-        const ThreadImage &thread = process.threads[number];
-        OpList ops(writer_, index);
-        add_thread_ops(process, thread, ops);
-        add_thread_setting_ops(thread, ops);
-        add_credential_ops(thread, ops);
-        add_pending_signal_ops(process, thread, ops);
-        if (is_late(process))
-            wait_for_release(ops);
-        add_death_signal_ops(thread, ops);
-        ops.add("its process", VR_JOIN, {threads_built(index), process.threads.size()});
-        if (!is_late(process))
-            wait_for_release(ops);
-        if (process.state == RunState::kStopped)
-            wait_at(threads_stopped(index), process.threads.size(), ops);
-        else
-            wait_until_ready(ops);
-        ops.add("program", VR_LEAVE_THREAD,
-                {tail_at_[index] + header_.tail_thread, tails_[index].frames[number],
-                 context_.window.leaving_counter(index)});
-        operations_ += ops.ops().size();
-        struct clone_args arguments{};
-        arguments.flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD |
-                          CLONE_SYSVSEM;
-        arguments.set_tid = writer_.object(thread.tid);
-        arguments.set_tid_size = 1;
-        arguments.stack = context_.window.stack_top(number) - kPageBytes;
-        arguments.stack_size = kPageBytes;
-        leader.add("thread " + std::to_string(thread.tid), VR_CLONE,
-                   {writer_.object(arguments), sizeof arguments, writer_.finish(ops),
-                    context_.window.stack_top(number)},
-                   thread.tid);
+        for (const Tail &tail : tails_)
+            if (!tail.bytes.empty())
+                writer_.patch_prefix(tail.address - context_.window.base, tail.bytes.data(),
+                                     tail.bytes.size());
     }
 
     void add_pool_filter()
@@ -428,13 +153,12 @@ private:
         return context_.tree.vdso;
     }
 
+    CreationPlan creation_;
     ProcessPlanContext context_;
     const Bytes &runner_;
-    CreationPlan creation_;
+    vr_header header_;
     PlanWriter writer_;
-    vr_header header_{};
     std::vector<Tail> tails_;
-    std::vector<uint64_t> tail_at_;
     size_t operations_ = 0;
 };
 

@@ -47,22 +47,6 @@ void add_thread_setting_ops(const ThreadImage &thread, OpList &ops)
         ops.call(object + " time stamps", SYS_prctl, {PR_SET_TSC, word(thread.time_stamps)});
 }
 
-void add_file_owner_ops(const ProcessPlanContext &context, const ProcessImage &process, OpList &ops)
-{
-    for (const FileOwner &owner : context.tree.file_owners) {
-        const DescriptorImage *descriptor = first_descriptor(context.tree, process, owner.object);
-        if (descriptor == nullptr)
-            continue;
-        std::string object = "owner of descriptor " + std::to_string(descriptor->number);
-        f_owner_ex value = {static_cast<__pid_type>(owner.type), owner.id};
-        if (owner.id != 0)
-            ops.call(object, SYS_fcntl,
-                     {word(descriptor->number), F_SETOWN_EX, ops.writer().object(value)});
-        if (owner.signal != 0)
-            ops.call(object, SYS_fcntl, {word(descriptor->number), F_SETSIG, word(owner.signal)});
-    }
-}
-
 void add_memory_rights_ops(const ProcessImage &process, OpList &ops)
 {
     if (process.deny_write_execute != 0)

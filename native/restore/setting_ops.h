@@ -11,9 +11,6 @@ namespace venus {
 void add_process_setting_ops(const ProcessImage &process, OpList &ops);
 // pre: the process has its memory: a personality changes what mmap does.
 void add_thread_setting_ops(const ThreadImage &thread, OpList &ops);
-// Of the open files that this process is the first to have.
-// pre: all processes and groups exist.
-void add_file_owner_ops(const ProcessPlanContext &context, const ProcessImage &process, OpList &ops);
 // Nothing may be mapped afterwards.
 void add_memory_rights_ops(const ProcessImage &process, OpList &ops);
 

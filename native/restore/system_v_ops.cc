@@ -20,6 +20,7 @@ constexpr Word kCopyArea = 0x600000000000;  // the coordinator has nothing there
 constexpr Word kCreate = IPC_CREAT | IPC_EXCL;
 constexpr Word kSame = ~uint32_t{0};  // for setresuid()
 constexpr const char *kSettings = "/proc/sys";
+constexpr int kLargestSemaphore = 32767;  // SEMVMX
 
 class SystemVMaker {
 public:
@@ -103,12 +104,7 @@ private:
     {
         std::string name = "semaphores " + std::to_string(set.object.id);
         create(name, "sem", set.object, SYS_semget, set.values.size(), kCreate | set.object.mode);
-        std::vector<uint16_t> values = set.values;
-        // Processes take theirs from it themselves, so that they will give it back.
-        for (const ProcessImage &process : context_.tree.processes)
-            for (const SemaphoreUndo &undo : process.semaphore_undo)
-                if (undo.set == set.object.id)
-                    values[undo.index] = static_cast<uint16_t>(values[undo.index] + undo.amount);
+        const std::vector<uint16_t> &values = set.values;
         ops_.call(name + " values", SYS_semctl,
                   {word(set.object.id), 0, SETALL,
                    writer().data(values.data(), values.size() * sizeof values[0])});
@@ -154,11 +150,37 @@ void add_system_v_ops(const ProcessPlanContext &context, OpList &ops)
     SystemVMaker(context, ops).make_all();
 }
 
-void add_semaphore_undo_ops(const ProcessImage &process, OpList &ops)
+// In one call, which leaves the value as it is: to nothing, what is to be undone together with its
+// opposite, and back.
+void add_semaphore_undo_ops(const ProcessPlanContext &context, const std::vector<SemaphoreUndo> &list,
+                            OpList &ops)
 {
-    for (const SemaphoreUndo &undo : process.semaphore_undo) {
-        sembuf take = {undo.index, static_cast<int16_t>(-undo.amount), SEM_UNDO | IPC_NOWAIT};
-        ops.call("undo of semaphores", SYS_semop, {word(undo.set), ops.writer().object(take), 1});
+    auto value_of = [&](const SemaphoreUndo &undo) -> int {
+        for (const SystemVSemaphores &set : context.tree.system_v.semaphores)
+            if (set.object.id == undo.set)
+                return set.values.at(undo.index);
+        return 0;
+    };
+    for (const SemaphoreUndo &undo : list) {
+        std::vector<sembuf> steps;
+        auto step = [&](int amount, short flags) {
+            if (amount != 0)
+                steps.push_back({undo.index, static_cast<int16_t>(amount),
+                                 static_cast<int16_t>(flags | IPC_NOWAIT)});
+        };
+        int value = value_of(undo);
+        step(-value, 0);
+        for (int left = undo.amount; left != 0;) {
+            int part = std::clamp(left, -kLargestSemaphore, kLargestSemaphore);
+            step(std::max(part, 0), 0);
+            step(-part, SEM_UNDO);
+            step(std::min(part, 0), 0);
+            left -= part;
+        }
+        step(value, 0);
+        ops.call("undo of semaphores", SYS_semop,
+                 {word(undo.set), ops.writer().data(steps.data(), steps.size() * sizeof steps[0]),
+                  steps.size()});
     }
 }
 

@@ -10,6 +10,7 @@ void add_system_v_ops(const ProcessPlanContext &context, OpList &ops);
 // Of segments that go with their last process. pre: all processes have attached theirs.
 void add_system_v_removal_ops(const ProcessPlanContext &context, OpList &ops);
 // pre: the process has its capabilities still.
-void add_semaphore_undo_ops(const ProcessImage &process, OpList &ops);
+void add_semaphore_undo_ops(const ProcessPlanContext &context, const std::vector<SemaphoreUndo> &list,
+                            OpList &ops);
 
 }  // namespace venus

@@ -62,10 +62,31 @@ void append(Bytes &code, const void *bytes, size_t size)
         memcpy(code.data() + at, bytes, size);
 }
 
-bool has_sleeper(const ProcessImage &process)
+template <typename Visit>
+void for_each_thread(const TreeImage &tree, uint32_t holder, Visit visit)
 {
-    return std::any_of(process.threads.begin(), process.threads.end(),
-                       [](const ThreadImage &thread) { return thread.resumed_call.has_value(); });
+    for (uint32_t i = 0; i < tree.processes.size(); i++)
+        if (holder_of(tree, Table::kMemory, i) == holder)
+            for (const ThreadImage &thread : tree.processes[i].threads)
+                if (!thread.ended)
+                    visit(thread);
+}
+
+uint32_t count_sleepers(const TreeImage &tree, uint32_t holder)
+{
+    uint32_t count = 0;
+    for_each_thread(tree, holder,
+                    [&](const ThreadImage &thread) { count += thread.resumed_call.has_value(); });
+    return count;
+}
+
+// Code and frames of one address space, in whole pages.
+uint64_t bytes_with_frames(const TreeImage &tree, uint32_t holder, size_t code_bytes)
+{
+    uint64_t size = align(code_bytes, kXstateAlignment);
+    for_each_thread(tree, holder,
+                    [&](const ThreadImage &thread) { size += thread_bytes(thread); });
+    return align(size, kPageBytes);
 }
 
 // syscall; mov <argument>, <old value>; mov byte [<mark>], 1; jmp *[rip]; <where the program goes on>;
@@ -150,6 +171,43 @@ SignalContext context_of(const user_regs_struct &registers)
     return context;
 }
 
+// Appends the frame of a thread, at a multiple of 64 bytes. Returns where it is.
+// `next_mark`: address of the first mark that nobody has.
+uint64_t append_frame(const ThreadImage &thread, uint64_t address, uint64_t &next_mark, Bytes &tail)
+{
+    uint64_t frame_at = tail.size();
+    uint64_t xstate_at = frame_at + align(sizeof(SignalFrame), kXstateAlignment);
+    uint64_t resume_at = frame_at + thread_bytes(thread) - kResumeBytes;
+    tail.resize(frame_at + thread_bytes(thread));
+
+    user_regs_struct registers = thread.registers;
+    if (thread.resumed_call) {
+        Bytes resumed = resume_code(thread, registers, address + resume_at, next_mark++);
+        memcpy(tail.data() + resume_at, resumed.data(), resumed.size());
+    }
+    SignalFrame frame{};
+    frame.uc_flags = kFrameFlags;
+    memcpy(frame.stack, thread.alternate_stack, sizeof frame.stack);
+    frame.context = context_of(registers);
+    frame.context.xstate = address + xstate_at;
+    frame.mask = thread.signal_mask;
+    memcpy(tail.data() + frame_at, &frame, sizeof frame);
+
+    Bytes xstate = thread.xstate;
+    SoftwareBytes software{};
+    software.magic1 = kXstateMagic1;
+    software.extended_size = static_cast<uint32_t>(xstate.size() + sizeof kXstateMagic2);
+    memcpy(&software.features, xstate.data() + kSoftwareBytesOffset, sizeof software.features);
+    software.xstate_size = static_cast<uint32_t>(xstate.size());
+    memcpy(xstate.data() + kSoftwareBytesOffset, &software, sizeof software);
+    memcpy(tail.data() + xstate_at, xstate.data(), xstate.size());
+    memcpy(tail.data() + xstate_at + xstate.size(), &kXstateMagic2, sizeof kXstateMagic2);
+
+    // rt_sigreturn looks for the return address 8 bytes below the stack pointer, siginfo and
+    // then the context behind it: ret address 8, ucontext, siginfo on x86-64.
+    return address + frame_at;
+}
+
 }  // namespace
 
 unsigned long long &argument_register(user_regs_struct &registers, unsigned argument)
@@ -190,64 +248,51 @@ std::optional<ResumePoint> resume_point(const Bytes &code, uint64_t instruction_
     return point;
 }
 
-uint64_t tail_bytes(const ProcessImage &process, size_t code_bytes)
+uint64_t tail_bytes(const TreeImage &tree, size_t code_bytes)
 {
-    size_t size = align(code_bytes, kXstateAlignment);
-    for (const ThreadImage &thread : process.threads)
-        size += thread_bytes(thread);
-    return align(size, kPageBytes) + (has_sleeper(process) ? kPageBytes : 0);
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < tree.processes.size(); i++)
+        if (holder_of(tree, Table::kMemory, i) == i)
+            total += bytes_with_frames(tree, i, code_bytes) +
+                     (count_sleepers(tree, i) > 0 ? kPageBytes : 0);
+    return total;
 }
 
-Tail build_tail(const ProcessImage &process, const Bytes &code, uint64_t address)
+std::vector<Tail> build_tails(const TreeImage &tree, const Bytes &code, uint64_t address)
 {
-    Tail tail;
-    tail.bytes = code;
-    tail.bytes.resize(align(code.size(), kXstateAlignment));
-    tail.has_marks = has_sleeper(process);
-    TailMarks marks{};
-    uint64_t marks_at = address + tail_bytes(process, code.size()) - kPageBytes;
-    for (const ThreadImage &thread : process.threads) {
-        uint64_t frame_at = tail.bytes.size();
-        uint64_t xstate_at = frame_at + align(sizeof(SignalFrame), kXstateAlignment);
-        uint64_t resume_at = frame_at + thread_bytes(thread) - kResumeBytes;
-        tail.bytes.resize(frame_at + thread_bytes(thread));
-
-        user_regs_struct registers = thread.registers;
-        if (thread.resumed_call) {
-            Bytes resumed = resume_code(thread, registers, address + resume_at,
-                                        marks_at + TailMarks::kFirst + marks.count++);
-            memcpy(tail.bytes.data() + resume_at, resumed.data(), resumed.size());
-        }
-        SignalFrame frame{};
-        frame.uc_flags = kFrameFlags;
-        memcpy(frame.stack, thread.alternate_stack, sizeof frame.stack);
-        frame.context = context_of(registers);
-        frame.context.xstate = address + xstate_at;
-        frame.mask = thread.signal_mask;
-        memcpy(tail.bytes.data() + frame_at, &frame, sizeof frame);
-
-        Bytes xstate = thread.xstate;
-        SoftwareBytes software{};
-        software.magic1 = kXstateMagic1;
-        software.extended_size = static_cast<uint32_t>(xstate.size() + sizeof kXstateMagic2);
-        memcpy(&software.features, xstate.data() + kSoftwareBytesOffset, sizeof software.features);
-        software.xstate_size = static_cast<uint32_t>(xstate.size());
-        memcpy(xstate.data() + kSoftwareBytesOffset, &software, sizeof software);
-        memcpy(tail.bytes.data() + xstate_at, xstate.data(), xstate.size());
-        memcpy(tail.bytes.data() + xstate_at + xstate.size(), &kXstateMagic2, sizeof kXstateMagic2);
-
-        // rt_sigreturn looks for the return address 8 bytes below the stack pointer, siginfo and
-        // then the context behind it: ret address 8, ucontext, siginfo on x86-64.
-        tail.frames.push_back(address + frame_at);
-    }
-    tail.bytes.resize(align(tail.bytes.size(), kPageBytes));
-    if (tail.has_marks) {
+    std::vector<Tail> tails(tree.processes.size());
+    for (uint32_t i = 0; i < tree.processes.size(); i++) {
+        if (holder_of(tree, Table::kMemory, i) != i)
+            continue;
+        TailMarks marks{count_sleepers(tree, i)};
         if (TailMarks::kFirst + marks.count > kPageBytes)
-            throw Refused(process.name, "its threads", "too many of them sleep");
-        append(tail.bytes, &marks, sizeof marks);
-        tail.bytes.resize(align(tail.bytes.size(), kPageBytes));
+            throw Refused(tree.processes[i].name, "its threads", "too many of them sleep");
+        Bytes bytes = code;
+        bytes.resize(align(code.size(), kXstateAlignment));
+        uint64_t marks_at = address + bytes_with_frames(tree, i, code.size());
+        uint64_t next_mark = marks_at + TailMarks::kFirst;
+        for (uint32_t j = i; j < tree.processes.size(); j++) {
+            if (holder_of(tree, Table::kMemory, j) != i)
+                continue;
+            tails[j].address = address;
+            for (const ThreadImage &thread : tree.processes[j].threads)
+                tails[j].frames.push_back(
+                    thread.ended ? 0 : append_frame(thread, address, next_mark, bytes));
+        }
+        bytes.resize(marks_at - address);
+        if (marks.count > 0) {
+            append(bytes, &marks, sizeof marks);
+            bytes.resize(align(bytes.size(), kPageBytes));
+        }
+        for (Tail &tail : tails)
+            if (tail.address == address) {
+                tail.size = bytes.size();
+                tail.has_marks = marks.count > 0;
+            }
+        address += bytes.size();
+        tails[i].bytes = std::move(bytes);
     }
-    return tail;
+    return tails;
 }
 
 }  // namespace venus

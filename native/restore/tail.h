@@ -1,6 +1,6 @@
-// The tail of a process: the code that leaves the runner, one signal frame per thread, and the code
-// that enters interrupted sleeps again. It is the only part of the plan that stays mapped in a restored
-// process.
+// The tail of an address space: the code that leaves the runner, one signal frame per thread, and the
+// code that enters interrupted sleeps again. It is the only part of the plan that stays mapped in a
+// restored process.
 //
 // Where threads sleep, the last page of the tail has a mark for each, which its thread sets when it
 // leaves: a capture can then tell whether one may still come back, e.g. from a signal handler that
@@ -15,9 +15,11 @@
 namespace venus {
 
 struct Tail {
-    Bytes bytes;                  // whole pages, to lie at the address it was made for
-    std::vector<uint64_t> frames;  // stack pointers for rt_sigreturn, absolute
-    bool has_marks = false;        // in its last page, which must be writable
+    uint64_t address = 0;
+    Bytes bytes;  // whole pages; none with a process that shares the memory of another
+    uint64_t size = 0;
+    bool has_marks = false;  // in its last page, which must be writable
+    std::vector<uint64_t> frames;  // of the process's threads: stack pointers for rt_sigreturn
 };
 
 // The last page: a count, then the marks.
@@ -42,8 +44,9 @@ inline constexpr size_t kResumeBytes = 64;
 // The register of system call argument 0..5.
 unsigned long long &argument_register(user_regs_struct &registers, unsigned argument);
 
-// Size in bytes that build_tail will need.
-uint64_t tail_bytes(const ProcessImage &process, size_t code_bytes);
-Tail build_tail(const ProcessImage &process, const Bytes &code, uint64_t address);
+// Size in bytes of all tails. `code_bytes`: of what leaves the runner.
+uint64_t tail_bytes(const TreeImage &tree, size_t code_bytes);
+// One for each process, from `address` on.
+std::vector<Tail> build_tails(const TreeImage &tree, const Bytes &code, uint64_t address);
 
 }  // namespace venus

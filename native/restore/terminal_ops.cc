@@ -3,7 +3,9 @@
 #include <asm/ioctls.h>
 #include <asm/termbits.h>
 #include <fcntl.h>
+#include <linux/sched.h>
 #include <poll.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -33,6 +35,37 @@ void open_slave(int index, int flags, OpList &ops)
     ops.call(path, SYS_openat,
              {word(AT_FDCWD), ops.writer().text(path), word(flags | O_NOCTTY | O_CLOEXEC)},
              kTemporary);
+}
+
+// A process that leads a session takes the terminal for its own, opens it into the table that it
+// shares with the coordinator, gives it up and ends.
+void open_as_own(const ProcessPlanContext &context, const TerminalSlave &slave, Word number,
+                 OpList &ops)
+{
+    PlanWriter &writer = ops.writer();
+    std::string object = "terminal " + std::to_string(slave.index) + " as /dev/tty";
+    constexpr Word kOpened = 1;
+    OpList child(writer, 0);
+    child.call(object, SYS_setsid, {}, context.spare);
+    open_slave(slave.index, O_RDWR, child);
+    child.call(object, SYS_ioctl, {kTemporary, TIOCSCTTY, 0});
+    child.call(object, SYS_openat,
+               {word(AT_FDCWD), writer.text("/dev/tty"),
+                word((slave.flags & ~O_CREAT) | O_NOCTTY | O_CLOEXEC)},
+               kOpened);
+    child.call(object, SYS_dup3, {kOpened, number, O_CLOEXEC}, static_cast<int64_t>(number));
+    child.call(object, SYS_close, {kOpened});
+    child.call(object, SYS_ioctl, {kTemporary, TIOCNOTTY, 0});
+    child.call(object, SYS_close, {kTemporary});
+    child.add(object, VR_EXIT, {0});
+    struct clone_args arguments{};
+    arguments.flags = CLONE_FILES;
+    arguments.exit_signal = SIGCHLD;
+    arguments.set_tid = writer.object(context.spare);
+    arguments.set_tid_size = 1;
+    ops.add(object, VR_CLONE,
+            {writer.object(arguments), sizeof arguments, writer.finish(child), 0}, context.spare);
+    ops.call(object, SYS_wait4, {word(context.spare), 0, 0, 0}, context.spare);
 }
 
 // pre: the slave, if it is ever open, is at kTemporary.
@@ -192,7 +225,10 @@ void add_terminal_ops(const ProcessPlanContext &context, OpList &ops)
     }
     for (uint32_t i = 0; i < context.tree.objects.size(); i++) {
         Word own = word(context.descriptors.objects) + i;
-        if (auto *slave = std::get_if<TerminalSlave>(&context.tree.objects[i])) {
+        auto *slave = std::get_if<TerminalSlave>(&context.tree.objects[i]);
+        if (slave && slave->as_own) {
+            open_as_own(context, *slave, own, ops);
+        } else if (slave) {
             open_slave(slave->index, slave->flags & ~O_CREAT, ops);
             keep_opened(slave_path(slave->index), ops, own);
         } else if (auto *master = std::get_if<TerminalMaster>(&context.tree.objects[i])) {

@@ -31,11 +31,10 @@ std::string describe(const ThreadImage &thread)
 
 }  // namespace
 
-void add_thread_ops(const ProcessImage &process, const ThreadImage &thread, OpList &ops)
+void add_thread_ops(const ThreadImage &thread, OpList &ops)
 {
     PlanWriter &writer = ops.writer();
     std::string object = describe(thread);
-    (void)process;
     ops.call(object + " name", SYS_prctl, {PR_SET_NAME, writer.text(thread.name.substr(0, kCommBytes - 1))});
     ops.call(object + " tid address", SYS_set_tid_address, {thread.clear_child_tid}, thread.tid);
     if (thread.robust_list != 0)

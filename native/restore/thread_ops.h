@@ -7,7 +7,7 @@
 namespace venus {
 
 // While all capabilities are still there.
-void add_thread_ops(const ProcessImage &process, const ThreadImage &thread, OpList &ops);
+void add_thread_ops(const ThreadImage &thread, OpList &ops);
 // Before the threads are made: they inherit it.
 void add_bounding_set_ops(const ProcessImage &process, OpList &ops);
 // Ids, capabilities, no_new_privs.

@@ -22,7 +22,9 @@ from sandboxd.api import (
     routes_templates,
 )
 from sandboxd.api.context import ApiContext
+from sandboxd.api.exec_shortcut import ExecShortcut
 from sandboxd.api.peer import require_allowed
+from sandboxd.api.refusal import refusal
 from sandboxd.errors import (
     InternalError,
     InvalidRequest,
@@ -55,6 +57,7 @@ def build_app(context: ApiContext) -> ASGIApp:
     app.include_router(routes_sandboxes.router)
     app.include_router(routes_templates.router)
     app.include_router(routes_execs.router)
+    app.include_router(routes_execs.run_router)
     app.include_router(routes_files.router)
     app.include_router(routes_images.router)
     app.add_exception_handler(VenusError, _venus_error)
@@ -62,7 +65,7 @@ def build_app(context: ApiContext) -> ASGIApp:
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(ClientDisconnect, _client_gone)
     app.add_exception_handler(Exception, _unexpected_error)
-    return _PeerGate(routes_execs.ExecShortcut(_BodyLimit(app), context))
+    return _PeerGate(ExecShortcut(_BodyLimit(app), context))
 
 
 def _document(app: FastAPI) -> dict[str, Any]:
@@ -108,16 +111,7 @@ async def _venus_error(_request: Request, error: Exception) -> JSONResponse:
 async def _validation_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first: dict[str, Any] = error.errors()[0]
-    place, *names = first.get("loc", ("body",))
-    field = ".".join(str(name) for name in names)
-    return _answer(
-        InvalidRequest(
-            "the request is refused",
-            operation=_operation(request),
-            object=f"field {field}" if field else str(place),
-            cause=str(first.get("msg", "")),
-        )
-    )
+    return _answer(refusal(_operation(request), first.get("loc", ()), str(first.get("msg", ""))))
 
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:

@@ -1,10 +1,11 @@
-"""The exec request: one HEADER frame, then inline input; read and checked. No sandbox here."""
+"""The requests exec and run: one HEADER frame, then inline input; read and checked. No sandbox
+here."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from sandboxd.errors import InvalidRequest, TooLarge
 from sandboxd.protocol import (
@@ -18,12 +19,15 @@ from sandboxd.protocol import (
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
+Header = TypeVar("Header")
 
 _MAX_REQUEST_BYTES = MAX_CONTROL_BYTES + 2 * MAX_INLINE_STDIN_BYTES
 _MAX_ARGUMENTS = 8192
 _HEADER_FIELDS = frozenset(
     {"argv", "command", "env", "cwd", "user", "timeout_s", "stdin", "max_output_bytes"}
 )
+
+_RUN_FIELDS = frozenset({"sandbox", "remove"})
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,16 @@ class ExecHeader:
     stdin: StdinMode
     max_output_bytes: int | None
     stdin_data: bytes
+
+
+@dataclass(frozen=True)
+class RunHeader:
+    """What the HEADER frame of a request for a new sandbox and a command in it asks for."""
+
+    command: ExecHeader
+    sandbox: dict[str, Any]
+    """The body of a create, not checked yet."""
+    remove: bool
 
 
 def _refuse(field: str, cause: str) -> InvalidRequest:
@@ -66,6 +80,17 @@ def parse_header(table: dict[str, Any], stdin_data: bytes) -> ExecHeader:
         max_output_bytes=_optional_int(table, "max_output_bytes"),
         stdin_data=stdin_data,
     )
+
+
+def parse_run_header(table: dict[str, Any], stdin_data: bytes) -> RunHeader:
+    """The header of exec with two fields more; what is null is as if absent."""
+    command = {name: value for name, value in table.items() if name not in _RUN_FIELDS}
+    sandbox, remove = table.get("sandbox"), table.get("remove")
+    if sandbox is not None and not isinstance(sandbox, dict):
+        raise _refuse("sandbox", "must be an object, as the body of a create")
+    if remove is not None and not isinstance(remove, bool):
+        raise _refuse("remove", "must be true or false")
+    return RunHeader(parse_header(command, stdin_data), sandbox or {}, remove or False)
 
 
 def _parse_argv(table: dict[str, Any]) -> tuple[str, ...]:
@@ -123,8 +148,10 @@ def _optional_int(table: dict[str, Any], field: str) -> int | None:
     return None if value is None else int(value)
 
 
-async def read_request(receive: Receive) -> ExecHeader:
-    """The whole request: one HEADER frame, then inline input, both bounded."""
+async def read_request(
+    receive: Receive, parse: Callable[[dict[str, Any], bytes], Header]
+) -> Header:
+    """The whole request, as `parse` has it: one HEADER frame, then inline input, both bounded."""
     decoder = FrameDecoder()
     header: dict[str, Any] | None = None
     stdin_data = bytearray()
@@ -158,4 +185,4 @@ async def read_request(receive: Receive) -> ExecHeader:
             break
     if header is None or decoder.mid_frame:
         raise _refuse("body", "it does not hold one whole HEADER frame")
-    return parse_header(header, bytes(stdin_data))
+    return parse(header, bytes(stdin_data))

@@ -20,6 +20,7 @@ from sandboxd.protocol import (
     CONTENT_TYPE_FRAMES,
     ExitReason,
     FrameType,
+    encode_frame,
     encode_json_frame,
     encode_prefix,
 )
@@ -33,29 +34,64 @@ _START_MESSAGE: Message = {
 }
 
 
-class ExecStream:
-    """Sends one running command to one client."""
+class Client:
+    """Whether the one who asked is still there. The request must have been read to its end."""
 
-    def __init__(self, running: RunningExec, max_output_bytes: int, send: Send) -> None:
+    def __init__(self, receive: Receive) -> None:
+        self.gone = False
+        self.on_gone: Callable[[], None] | None = None
+        self._watch = asyncio.ensure_future(self._wait_gone(receive))
+
+    def close(self) -> None:
+        """Nobody wants to know any more."""
+        self._watch.cancel()
+
+    async def _wait_gone(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.gone = True
+        if self.on_gone is not None:
+            self.on_gone()
+
+
+class ExecStream:
+    """Sends one running command to one client.
+
+    `sandbox` is the JSON of the sandbox, for a client that does not know it yet.
+    """
+
+    def __init__(
+        self,
+        running: RunningExec,
+        max_output_bytes: int,
+        send: Send,
+        client: Client,
+        sandbox: str | None = None,
+    ) -> None:
         self._running = running
         self._room = max_output_bytes
         self._send = send
+        self._client = client
+        self._sandbox = sandbox
         self._truncated = False
-        self._client_gone = False
         self._begun = time.monotonic()
+        self.told = False
+        """The client was there to be told of the start."""
 
-    async def run(self, receive: Receive) -> ExitReason | None:
+    async def run(self) -> ExitReason | None:
         """Stream until the command's exit is sent, or the client is gone, which kills it.
 
         The reason of the exit, or None when nobody was left to be told.
         """
         self._running.consumer = asyncio.current_task()
-        watcher = asyncio.ensure_future(self._watch(receive))
+        self._client.on_gone = self._running.wake
         finished = False
         try:
+            if self._client.gone:
+                return None
             await self._send(_START_MESSAGE)
-            started = {"exec_id": self._running.exec_id, "pid": self._running.pid}
-            await self._write(encode_json_frame(FrameType.STARTED, started))
+            await self._write(self._started_frame())
+            self.told = True
             finished = await self._pump()
             if not finished:
                 return None
@@ -64,18 +100,18 @@ class ExecStream:
             await self._write(encode_json_frame(FrameType.EXIT, payload), last=True)
             return reason
         finally:
-            watcher.cancel()
+            self._client.close()
             if not finished:
                 self._running.kill_soon()
             # Not now: the loop writes the answer out first, and the client need not wait for the
             # removal of the command's group and for init to run.
             asyncio.get_running_loop().call_soon(self._running.detach)
 
-    async def _watch(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        self._client_gone = True
-        self._running.wake()
+    def _started_frame(self) -> bytes:
+        started = f'{{"exec_id":{self._running.exec_id},"pid":{self._running.pid}'
+        if self._sandbox is not None:
+            started += f',"sandbox":{self._sandbox}'
+        return encode_frame(FrameType.STARTED, f"{started}}}".encode())
 
     async def _pump(self) -> bool:
         running = self._running
@@ -84,7 +120,7 @@ class ExecStream:
             outputs.append((running.stdout, FrameType.STDOUT))
         if running.stderr is not None:
             outputs.append((running.stderr, FrameType.STDERR))
-        while not self._client_gone:
+        while not self._client.gone:
             if running.over:
                 await self._send_rest(outputs)
                 return True

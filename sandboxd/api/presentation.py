@@ -15,7 +15,9 @@ from sandboxd.templates.recipe import Recipe, RecipeCommand, RecipeFile, WarmCom
 from sandboxd.templates.template import Template
 
 
-def create_options(body: models.SandboxOptions, image: str) -> CreateOptions:
+def create_options(
+    body: models.SandboxOptions, image: str, *, ephemeral: bool = False
+) -> CreateOptions:
     """What a request asks for."""
     return CreateOptions(
         image=image,
@@ -29,6 +31,7 @@ def create_options(body: models.SandboxOptions, image: str) -> CreateOptions:
         hostname=body.hostname,
         ttl_s=body.ttl_s,
         labels=body.labels,
+        ephemeral=ephemeral,
     )
 
 

@@ -1,117 +1,28 @@
 """Routes of commands in a sandbox.
 
-Starting one is the hottest path of the daemon, so it is answered before the framework sees the
-request: `ExecShortcut` stands in front of it. The route below it is what the OpenAPI document
-shows.
+Starting one is answered by `ExecShortcut`, before the framework sees the request. The routes here
+for it, `exec_command` and `run`, are what the OpenAPI document shows.
 """
 
 from __future__ import annotations
 
-import logging
-import re
 from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import JSONResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sandboxd.api import models
-from sandboxd.api.context import ApiContext, Context, CurrentPeer, error_answers
-from sandboxd.api.exec_request import read_request
-from sandboxd.api.exec_stream import ExecStream
-from sandboxd.api.peer import Peer
+from sandboxd.api.context import Context, CurrentPeer, error_answers
 from sandboxd.api.presentation import command_info
-from sandboxd.bounds import checked_output_bytes, checked_timeout_ms
-from sandboxd.errors import Conflict, InternalError, NotFound, VenusError, error_from_errno
-from sandboxd.exec_session import DEFAULT_ENVIRONMENT, RunningExec, start_exec
+from sandboxd.errors import Conflict, NotFound, error_from_errno
+from sandboxd.exec_session import RunningExec
 from sandboxd.init_link import LinkClosed
-from sandboxd.init_protocol import ExecRequest
-from sandboxd.protocol import CONTENT_TYPE_BYTES, CONTENT_TYPE_FRAMES, ExitReason, StdinMode
+from sandboxd.protocol import CONTENT_TYPE_BYTES, CONTENT_TYPE_FRAMES
 from sandboxd.sandbox import LiveSandbox
 
 router = APIRouter(prefix="/v1/sandboxes/{sandbox_id}", tags=["commands"])
+run_router = APIRouter(prefix="/v1", tags=["commands"])
 
-_LOG = logging.getLogger("sandboxd")
-_EXEC_PATH = re.compile(r"/v1/sandboxes/([^/]+)/exec")
 _FRAMES: dict[str, Any] = {CONTENT_TYPE_FRAMES: {"schema": {"type": "string", "format": "binary"}}}
-
-
-class ExecShortcut:
-    """Answers exec requests itself and hands all others on."""
-
-    def __init__(self, app: ASGIApp, context: ApiContext) -> None:
-        self._app = app
-        self._context = context
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        match = None
-        if scope["type"] == "http" and scope["method"] == "POST":
-            match = _EXEC_PATH.fullmatch(scope["path"])
-        if match is None:
-            await self._app(scope, receive, send)
-            return
-        try:
-            running, max_output_bytes = await _start(
-                self._context, scope["state"]["peer"], match[1], receive
-            )
-        except Exception as error:
-            answer = _known(error, match[1])
-            response = JSONResponse(answer.to_json(), status_code=answer.http_status)
-            await response(scope, receive, send)
-            return
-        reason = await ExecStream(running, max_output_bytes, send).run(receive)
-        if reason is ExitReason.OOM:
-            self._context.service.counters.oom_kills += 1
-
-
-def _known(error: Exception, sandbox_id: str) -> VenusError:
-    if isinstance(error, VenusError):
-        return error
-    _LOG.error("exec in %s failed", sandbox_id, exc_info=error)
-    return InternalError(
-        "the daemon failed",
-        operation="exec",
-        object=sandbox_id,
-        cause=f"{type(error).__name__}: {error}"[:500],
-    )
-
-
-async def _start(
-    context: ApiContext, peer: Peer, sandbox_id: str, receive: Receive
-) -> tuple[RunningExec, int]:
-    """The command is running when this returns."""
-    service = context.service
-    sandbox = service.population.find(peer.uid, sandbox_id, "exec")
-    header = await read_request(receive)
-    timeout_ms = checked_timeout_ms(service.config, header.timeout_s)
-    max_output_bytes = checked_output_bytes(service.config, header.max_output_bytes)
-    sandbox.require_running("exec")
-    record = sandbox.record
-    assert record is not None
-
-    def build(exec_id: int) -> ExecRequest:
-        return ExecRequest(
-            exec_id,
-            header.argv,
-            user=record.user if header.user is None else header.user,
-            cwd=record.cwd if header.cwd is None else header.cwd,
-            env={**DEFAULT_ENVIRONMENT, **record.env, **header.env},
-            timeout_ms=timeout_ms,
-        )
-
-    try:
-        running = await start_exec(
-            sandbox,
-            build,
-            operation="exec",
-            stdin_data=header.stdin_data if header.stdin is StdinMode.INLINE else None,
-            stream_stdin=header.stdin is StdinMode.STREAM,
-        )
-    except VenusError:
-        service.counters.execs_failed += 1
-        raise
-    service.counters.execs_started += 1
-    return running, max_output_bytes
 
 
 @router.post(
@@ -136,6 +47,32 @@ async def _start(
 async def exec_command(sandbox_id: str) -> Response:
     """Run a command; its output comes as frames, as it is written."""
     raise AssertionError(f"exec in {sandbox_id} passed by ExecShortcut")
+
+
+@run_router.post(
+    "/run",
+    operation_id="run",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "as of exec; STARTED has a field `sandbox`, as create answers it",
+            "content": _FRAMES,
+        },
+        **error_answers(400, 404, 409, 410, 413, 422, 429, 501, 504, 507),
+    },
+    openapi_extra={
+        "requestBody": {
+            "description": "as of exec; HEADER may have the fields `sandbox`, which is the body of "
+            "create, and `remove`: the sandbox goes with the command",
+            "required": True,
+            "content": _FRAMES,
+        }
+    },
+)
+async def run_command() -> Response:
+    """Make a sandbox and run a command in it: create and exec in one request. A sandbox in which
+    the command does not start is removed."""
+    raise AssertionError("run passed by ExecShortcut")
 
 
 def _find_exec(sandbox: LiveSandbox, exec_id: int, operation: str) -> RunningExec:

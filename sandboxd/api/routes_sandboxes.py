@@ -8,8 +8,9 @@ from fastapi import APIRouter, Request, Response
 
 import sandboxd
 from sandboxd.api import models
-from sandboxd.api.context import Context, CurrentPeer, error_answers
+from sandboxd.api.context import ApiContext, Context, CurrentPeer, error_answers
 from sandboxd.api.presentation import create_options, created, sandbox_info
+from sandboxd.sandbox import LiveSandbox
 
 router = APIRouter(prefix="/v1", tags=["sandboxes"])
 
@@ -62,18 +63,28 @@ async def create_sandbox(
     body: models.CreateSandboxRequest, request: Request, context: Context, peer: CurrentPeer
 ) -> Response:
     """Create a sandbox of an image or of a template; it runs when this answers."""
-    if body.template is None:
-        sandbox = await context.creation.create(
-            peer.uid, create_options(body, body.image or "base")
-        )
-    else:
-        template = context.templates.store.find(peer.uid, body.template, "create sandbox")
-        options = create_options(body, template.record.image)
-        [sandbox] = await context.templates.fork_template(template, options, 1)
+    sandbox = await new_sandbox(context, peer.uid, body)
     if await request.is_disconnected():
         # Nobody will ever learn its id.
         await context.service.destroy(sandbox)
     return created(sandbox_info(sandbox))
+
+
+async def new_sandbox(
+    context: ApiContext,
+    tenant_uid: int,
+    body: models.CreateSandboxRequest,
+    *,
+    ephemeral: bool = False,
+) -> LiveSandbox:
+    """What a create asks for, running. `ephemeral`: it goes with the command that it is for."""
+    if body.template is None:
+        options = create_options(body, body.image or "base", ephemeral=ephemeral)
+        return await context.creation.create(tenant_uid, options)
+    template = context.templates.store.find(tenant_uid, body.template, "create sandbox")
+    options = create_options(body, template.record.image, ephemeral=ephemeral)
+    [sandbox] = await context.templates.fork_template(template, options, 1)
+    return sandbox
 
 
 @router.get("/sandboxes", operation_id="list_sandboxes", responses=error_answers())

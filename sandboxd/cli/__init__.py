@@ -1,8 +1,8 @@
 """`venus-sandbox`: sandboxes from a shell.
 
-Exit codes: that of the command for `exec` (128 + signal for one that a signal ended, 124 after
-a timeout, 126 for a program that cannot be started, 127 for one that is not found, 125 when `exec`
-itself failed); 2 for wrong usage; 1 for any other error.
+Exit codes: that of the command for `exec` and `run` (128 + signal for one that a signal ended,
+124 after a timeout, 126 for a program that cannot be started, 127 for one that is not found, 125
+when `exec` or `run` itself failed); 2 for wrong usage; 1 for any other error.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ def cli(ctx: click.Context, socket: str) -> None:
 for command in (
     sandboxes.create,
     run.exec_,
+    run.run,
     files.cp,
     sandboxes.ls,
     sandboxes.rm,

@@ -35,6 +35,12 @@ def sandbox_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def one_origin(image: str | None, template: str | None) -> None:
+    """A usage error when both are given."""
+    if image is not None and template is not None:
+        raise click.UsageError("--image and --template exclude each other")
+
+
 def fork_options(given: Mapping[str, Any]) -> ForkOptions:
     """The values of `sandbox_options`, as the client takes them."""
     return {

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from sandboxd.cli.listing import list_options, print_list
-from sandboxd.cli.options import as_json, fork_options, sandbox_options
+from sandboxd.cli.options import as_json, fork_options, one_origin, sandbox_options
 from sandboxd.cli.units import parse_pairs, show_duration, show_size, table
 from sandboxd.client import Daemon, Sandbox, SandboxInfo, SandboxMetrics, VenusError
 from sandboxd.errors import NotFound, SandboxGone
@@ -26,8 +26,7 @@ def create(
     socket: str, /, image: str | None, template: str | None, as_json: bool, **options: Any
 ) -> None:
     """Make a sandbox and print its id. It runs until rm, or for --ttl."""
-    if image is not None and template is not None:
-        raise click.UsageError("--image and --template exclude each other")
+    one_origin(image, template)
     sandbox = Sandbox.create(image, template=template, socket=socket, **fork_options(options))
     sandbox.close()
     click.echo(json.dumps(dataclasses.asdict(sandbox.info)) if as_json else sandbox.sandbox_id)

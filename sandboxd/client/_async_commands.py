@@ -23,7 +23,14 @@ from sandboxd.client._exec import (
     checked,
 )
 from sandboxd.client._http import EXEC_GRACE_S
-from sandboxd.client.types import CommandInfo, CommandResult, Exit, Output, Started
+from sandboxd.client.types import (
+    CommandInfo,
+    CommandResult,
+    Exit,
+    Output,
+    SandboxInfo,
+    Started,
+)
 from sandboxd.errors import VenusError
 from sandboxd.protocol import StdinMode
 
@@ -35,15 +42,15 @@ class AsyncCommandHandle:
     """A running command. Iterating yields its output; `wait` collects it.
 
     The command lives as long as its connection: leaving the context, or `disconnect`, ends it
-    and everything it started.
+    and everything it started. Without `sandbox_id`, the call makes the sandbox too.
     """
 
     def __init__(
         self,
         transport: AsyncTransport,
-        sandbox_id: str,
         call: Call[None],
         timeout_s: float | None,
+        sandbox_id: str = "",
     ) -> None:
         self._transport = transport
         self._sandbox_id = sandbox_id
@@ -67,7 +74,14 @@ class AsyncCommandHandle:
             raise
         assert isinstance(first, Started), "ExecStream yields Started first, or raises"
         self._started = first
+        if first.sandbox is not None:
+            self._sandbox_id = first.sandbox.id
         return self
+
+    def _made(self) -> SandboxInfo:
+        """The sandbox that the call has made."""
+        assert self._started.sandbox is not None, "the daemon names the sandbox that it made"
+        return self._started.sandbox
 
     @property
     def pid(self) -> int:
@@ -291,7 +305,7 @@ class AsyncCommands:
             inline_stdin=inline_stdin,
             max_output_bytes=max_output_bytes,
         )
-        return await AsyncCommandHandle(self._transport, self._sandbox_id, call, timeout_s)._start()
+        return await AsyncCommandHandle(self._transport, call, timeout_s, self._sandbox_id)._start()
 
 
 class _Feeder(contextlib.AbstractAsyncContextManager[None]):

@@ -50,7 +50,7 @@ def create_sandbox(
     options: ForkOptions, *, image: str | None = None, template: str | None = None
 ) -> Call[SandboxInfo]:
     """Of an image, or of a template; of neither: of the daemon's own choice."""
-    body = given(image=image, template=template) | sandbox_options(options)
+    body = _new_sandbox(options, image, template)
     return Call(
         "create sandbox",
         f"from {template or f'image {image}'}",
@@ -60,6 +60,12 @@ def create_sandbox(
         encoded(body),
         CONTENT_TYPE_JSON,
     )
+
+
+def _new_sandbox(
+    options: ForkOptions, image: str | None, template: str | None
+) -> dict[str, object]:
+    return given(image=image, template=template) | sandbox_options(options)
 
 
 def sandbox_options(options: ForkOptions) -> dict[str, object]:
@@ -149,10 +155,8 @@ def run_command(
             operation="run",
             object=sandbox_id,
         )
-    shell = isinstance(command, str)
-    header = given(
-        command=command if shell else None,
-        argv=None if shell else list(command),
+    header = _command_header(
+        command,
         env=dict(env) if env else None,
         cwd=cwd,
         user=user,
@@ -163,15 +167,41 @@ def run_command(
     body = encode_json_frame(FrameType.HEADER, header)
     if inline_stdin:
         body += encode_frame(FrameType.STDIN, inline_stdin)
-    return Call(
-        "run",
-        command if isinstance(command, str) else " ".join(command),
-        "POST",
-        target("sandboxes", sandbox_id, "exec"),
-        nothing,
-        body,
-        CONTENT_TYPE_FRAMES,
+    return _start(command, target("sandboxes", sandbox_id, "exec"), body)
+
+
+def start_sandbox(
+    command: str | Sequence[str],
+    options: ForkOptions,
+    *,
+    image: str | None = None,
+    template: str | None = None,
+    remove: bool = False,
+    timeout_s: float | None = None,
+    stdin: StdinMode = StdinMode.NULL,
+    max_output_bytes: int | None = None,
+) -> Call[None]:
+    """`create_sandbox` and `run_command` in it, in one request."""
+    header = _command_header(
+        command,
+        sandbox=_new_sandbox(options, image, template),
+        remove=remove,
+        timeout_s=timeout_s,
+        stdin=stdin.value,
+        max_output_bytes=max_output_bytes,
     )
+    return _start(command, target("run"), encode_json_frame(FrameType.HEADER, header))
+
+
+def _command_header(command: str | Sequence[str], **fields: object) -> dict[str, object]:
+    if isinstance(command, str):
+        return given(command=command, **fields)
+    return given(argv=list(command), **fields)
+
+
+def _start(command: str | Sequence[str], path: str, body: bytes) -> Call[None]:
+    shown = command if isinstance(command, str) else " ".join(command)
+    return Call("run", shown, "POST", path, nothing, body, CONTENT_TYPE_FRAMES)
 
 
 def send_stdin(sandbox_id: str, exec_id: int, data: bytes, *, eof: bool) -> Call[None]:

@@ -22,7 +22,14 @@ from sandboxd.client._exec import (
 )
 from sandboxd.client._http import EXEC_GRACE_S
 from sandboxd.client._sync_transport import SyncTransport
-from sandboxd.client.types import CommandInfo, CommandResult, Exit, Output, Started
+from sandboxd.client.types import (
+    CommandInfo,
+    CommandResult,
+    Exit,
+    Output,
+    SandboxInfo,
+    Started,
+)
 from sandboxd.errors import VenusError
 from sandboxd.protocol import StdinMode
 
@@ -35,15 +42,15 @@ class CommandHandle:
     """A running command. Iterating yields its output; `wait` collects it.
 
     The command lives as long as its connection: leaving the context, or `disconnect`, ends it
-    and everything it started.
+    and everything it started. Without `sandbox_id`, the call makes the sandbox too.
     """
 
     def __init__(
         self,
         transport: SyncTransport,
-        sandbox_id: str,
         call: Call[None],
         timeout_s: float | None,
+        sandbox_id: str = "",
     ) -> None:
         self._transport = transport
         self._sandbox_id = sandbox_id
@@ -61,6 +68,13 @@ class CommandHandle:
             raise
         assert isinstance(first, Started), "ExecStream yields Started first, or raises"
         self._started = first
+        if first.sandbox is not None:
+            self._sandbox_id = first.sandbox.id
+
+    def _made(self) -> SandboxInfo:
+        """The sandbox that the call has made."""
+        assert self._started.sandbox is not None, "the daemon names the sandbox that it made"
+        return self._started.sandbox
 
     @property
     def pid(self) -> int:
@@ -279,7 +293,7 @@ class Commands:
             inline_stdin=inline_stdin,
             max_output_bytes=max_output_bytes,
         )
-        return CommandHandle(self._transport, self._sandbox_id, call, timeout_s)
+        return CommandHandle(self._transport, call, timeout_s, self._sandbox_id)
 
 
 class _Feeder(contextlib.AbstractContextManager[None]):

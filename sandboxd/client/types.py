@@ -259,10 +259,16 @@ class DaemonInfo(_FromJson):
 
 @dataclass(frozen=True)
 class Started(_FromJson):
-    """The command runs; `pid` is its number inside the sandbox."""
+    """The command runs; `pid` is its number inside the sandbox, which is given where it was made
+    for the command."""
 
     exec_id: int
     pid: int
+    sandbox: SandboxInfo | None = None
+
+    def __post_init__(self) -> None:
+        if self.sandbox is not None and not isinstance(self.sandbox, SandboxInfo):
+            object.__setattr__(self, "sandbox", SandboxInfo.from_json(self.sandbox))
 
 
 @dataclass(frozen=True)

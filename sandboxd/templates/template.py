@@ -76,6 +76,7 @@ class TemplateRecord:
             hostname=wanted.hostname,
             ttl_s=wanted.ttl_s,
             labels=wanted.labels,
+            ephemeral=wanted.ephemeral,
         )
 
 

@@ -22,9 +22,8 @@ CASES = {
     "packet-filter": "a packet filter is attached",
     "descriptor-in-flight": "descriptors are on their way",
     "partly-attached": "only a part of it is attached",
-    "hidden-undo": "its threads share it",
     "packet-pipe": "packet mode",
-    "shared-descriptors": "descriptor table",
+    "borrowed-memory": "it has not executed a program yet",
 }
 
 

@@ -36,7 +36,10 @@ class Run:
 RUNS = {
     "create_latency": Run(
         "--rounds 1",
-        ("venus_p50_ms", "venus_raw_p50_ms", "venus_cold_p50_ms", "floor_p50_ms"),
+        (
+            *("venus_p50_ms", "venus_raw_p50_ms", "venus_run_p50_ms", "venus_cold_p50_ms"),
+            "floor_p50_ms",
+        ),
         ("bwrap_p50_ms", "runc_p50_ms"),
     ),
     "create_rate": Run(
@@ -53,6 +56,7 @@ RUNS = {
         "--rounds 1 --seconds 1 --mib 16",
         (
             *("single_p50_ms", "single_client_p50_ms", "single_empty_p50_ms", "floor_p50_ms"),
+            *("single_run_p50_ms", "tree_run_p50_ms"),
             *("tree_p50_ms", "tree_client_p50_ms", "tree_empty_p50_ms", "floor_tree_p50_ms"),
         ),
         ("bwrap_p50_ms", "runc_p50_ms", "runc_warm_p50_ms", "criu_p50_ms"),

@@ -102,6 +102,29 @@ def test_exec_json(cli: Cli, box: str) -> None:
     assert (result["stdout"], result["exit_code"], result["reason"]) == ("o\n", 2, "exited")
 
 
+def test_run_is_create_and_exec_in_one(cli: Cli) -> None:
+    before = cli.text("ls", "-q")
+    script = "read x; echo $x $A; echo err >&2; exit 9"
+    options = ["--rm", "-i", "-e", "A=b", "--pids", "40"]
+    done = cli("run", *options, "sh", "-c", script, stdin=b"in\n", code=9)
+    assert (done.stdout, done.stderr) == (b"in b\n", b"err\n")
+    assert cli("run", "--rm", "wc", "-c", stdin=b"not passed on").stdout.strip() == b"0"
+    timed = cli("run", "--rm", "--timeout", "0.3s", "sleep", "300", code=124)
+    assert b"timeout" in timed.stderr
+    cli("run", "/no/such", code=127)
+    cli("run", "--image", "nope", "true", code=125)
+    cli("run", "--image", "base", "--template", "tp-0000000000000000", "true", code=2)
+    assert cli.text("ls", "-q") == before
+
+
+def test_run_without_rm_says_what_stays(cli: Cli) -> None:
+    done = cli("run", "sh", "-c", "echo kept > /root/f; exit 3", code=3)
+    prefix, sandbox_id, stays = done.stderr.decode().split()
+    assert (prefix, stays) == ("venus-sandbox:", "stays")
+    assert cli.text("exec", sandbox_id, "cat", "/root/f") == "kept"
+    assert cli.text("rm", sandbox_id) == sandbox_id
+
+
 def test_interrupting_exec_kills_the_command(cli: Cli, box: str) -> None:
     process = subprocess.Popen(
         [*cli.argv, "exec", box, "sh", "-c", "echo up; sleep 300"],

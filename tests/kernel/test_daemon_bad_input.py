@@ -22,6 +22,10 @@ def header(**fields: Any) -> bytes:
     return encode_json_frame(FrameType.HEADER, fields)
 
 
+def run_in(sandbox: Any) -> bytes:
+    return header(command="x", sandbox=sandbox)
+
+
 def raw_header(command: str) -> bytes:
     return encode_frame(FrameType.HEADER, f'{{"command": {command}}}'.encode())
 
@@ -79,6 +83,46 @@ def raw_header(command: str) -> bytes:
             "sb-",
         ),
         ("POST", HERE + "/exec", header(command="x", user="no-one"), 422, "exec_failed", "sb-"),
+        ("POST", HERE + "/exec", header(**{"\ud800": 1}), 400, "invalid_request", "\\ud800"),
+        (
+            "POST",
+            HERE + "/exec",
+            header(command="x", sandbox={}),
+            400,
+            "invalid_request",
+            "sandbox",
+        ),
+        ("GET", "/v1/run", None, 405, "invalid_request", "/v1/run"),
+        ("POST", "/v1/run", b"", 400, "invalid_request", "body"),
+        ("POST", "/v1/run", {"command": "x"}, 400, "invalid_request", "body"),
+        ("POST", "/v1/run", raw_header("[" * 100_000), 400, "invalid_request", "body"),
+        ("POST", "/v1/run", header(), 400, "invalid_request", "argv"),
+        ("POST", "/v1/run", header(command="x", sandbox=[]), 400, "invalid_request", "sandbox"),
+        ("POST", "/v1/run", header(command="x", remove=1), 400, "invalid_request", "remove"),
+        (
+            "POST",
+            "/v1/run",
+            header(command="x", timeout_s=1e9),
+            400,
+            "invalid_request",
+            "timeout_s",
+        ),
+        ("POST", "/v1/run", run_in({"imag": "x"}), 400, "invalid_request", "field sandbox.imag"),
+        ("POST", "/v1/run", run_in({"\ud800": 1}), 400, "invalid_request", "field sandbox"),
+        ("POST", "/v1/run", run_in({"user": "\ud800"}), 400, "invalid_request", "sandbox.user"),
+        ("POST", "/v1/run", run_in({"image": 1}), 400, "invalid_request", "field sandbox.image"),
+        ("POST", "/v1/run", run_in({"limits": {"pids": 0}}), 400, "invalid_request", "limits.pids"),
+        ("POST", "/v1/run", run_in({"limits": {"pids": 1}}), 400, "invalid_request", "limits.pids"),
+        (
+            "POST",
+            "/v1/run",
+            run_in({"image": "base", "template": "tp-0000000000000000"}),
+            400,
+            "invalid_request",
+            "field sandbox",
+        ),
+        ("POST", "/v1/run", run_in({"image": "absent"}), 404, "image_not_found", "absent"),
+        ("POST", "/v1/run", run_in({"user": "no-one"}), 422, "exec_failed", "sb-"),
         ("POST", HERE + "/execs/99/signal", {"signal": 9}, 404, "not_found", "99"),
         ("POST", HERE + "/execs/1/signal", {"signal": 99}, 400, "invalid_request", "signal"),
         ("POST", HERE + "/execs/x/signal", {"signal": 9}, 400, "invalid_request", "exec_id"),
@@ -175,6 +219,7 @@ def test_the_openapi_document_describes_every_route_and_error(daemon: DaemonProc
         f"DELETE {one}",
         f"POST {one}/ttl",
         f"GET {one}/metrics",
+        "POST /v1/run",
         f"POST {one}/exec",
         f"POST {one}/snapshot",
         f"POST {one}/fork",
@@ -210,4 +255,5 @@ def test_the_openapi_document_describes_every_route_and_error(daemon: DaemonProc
             if int(status_text) >= 400:
                 assert int(status_text) in known, (name, status_text)
                 assert answer["content"]["application/json"]["schema"] == reference, name
-    assert "application/vnd.venus.frames" in json.dumps(operations[f"POST {one}/exec"])
+    for name in ("POST /v1/run", f"POST {one}/exec"):
+        assert "application/vnd.venus.frames" in json.dumps(operations[name])

@@ -53,6 +53,24 @@ def eventually(condition: object, what: str, patience_s: float = 20.0) -> None:
         time.sleep(0.02)
 
 
+def test_a_sandbox_that_was_to_go_with_its_command_goes_with_the_daemon(
+    victim: DaemonProcess,
+) -> None:
+    made = [
+        Sandbox.start("echo up; sleep 1000", remove=remove, socket=victim.socket)
+        for remove in (True, False)
+    ]
+    for _, command in made:
+        next(iter(command))
+    restart(victim)
+    found = {info.id for info in Sandbox.list(socket=victim.socket)}
+    assert [sandbox.sandbox_id in found for sandbox, _ in made] == [False, True]
+    for sandbox, command in made:
+        command.disconnect()
+        assert sandbox.kill() == (sandbox.sandbox_id in found)
+        sandbox.close()
+
+
 def test_killed_amid_twenty_sandboxes(victim: DaemonProcess) -> None:
     sandboxes = [
         Sandbox.create(socket=victim.socket, envs={"N": str(index)}, metadata={"n": str(index)})

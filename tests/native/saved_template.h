@@ -9,7 +9,8 @@
 namespace venus {
 
 inline constexpr uint64_t kPlanBytes = 2 * kPageBytes;
-inline constexpr uint32_t kSharedBytes = (sizeof(vr_shared) + kPageBytes - 1) / kPageBytes * kPageBytes;
+inline constexpr uint32_t kSharedBytes =
+    (sizeof(vr_shared) + kPageBytes - 1) / kPageBytes * kPageBytes;
 
 // As lay_out_descriptors numbers them: extents, externals, the shared page.
 inline Bytes small_plan(uint32_t extents, uint32_t externals)

@@ -20,12 +20,27 @@ ThreadImage sleeper()
     return thread;
 }
 
+ThreadImage waker()
+{
+    ThreadImage thread{};
+    thread.xstate = Bytes(1024);
+    return thread;
+}
+
+TreeImage tree_of(std::vector<ThreadImage> threads)
+{
+    TreeImage tree;
+    tree.processes.emplace_back();
+    tree.processes[0].threads = std::move(threads);
+    return tree;
+}
+
 // Where the thread's frame has it go on.
-uint64_t start_of(const Tail &tail, size_t thread)
+uint64_t start_of(const Tail &tail, uint64_t frame)
 {
     constexpr size_t kRegistersOffset = 40, kRipIndex = 16;
     uint64_t rip;
-    memcpy(&rip, tail.bytes.data() + (tail.frames[thread] - kAddress) + kRegistersOffset + 8 * kRipIndex,
+    memcpy(&rip, tail.bytes.data() + (frame - kAddress) + kRegistersOffset + 8 * kRipIndex,
            sizeof rip);
     return rip;
 }
@@ -39,14 +54,12 @@ std::optional<ResumePoint> point_at(const Tail &tail, uint64_t rip)
 
 void test_every_instruction_tells_where_the_thread_is()
 {
-    ProcessImage process{};
-    process.threads = {ThreadImage{}, sleeper(), sleeper()};
-    process.threads[0].xstate = Bytes(1024);
-    Tail tail = build_tail(process, Bytes(100), kAddress);
-    CHECK(tail.has_marks && tail.bytes.size() == tail_bytes(process, 100));
+    TreeImage tree = tree_of({waker(), sleeper(), sleeper()});
+    Tail tail = build_tails(tree, Bytes(100), kAddress).at(0);
+    CHECK(tail.has_marks && tail.bytes.size() == tail_bytes(tree, 100));
     uint64_t marks = kAddress + tail.bytes.size() - kPageBytes + TailMarks::kFirst;
     for (size_t index : {1u, 2u}) {
-        uint64_t rip = start_of(tail, index);
+        uint64_t rip = start_of(tail, tail.frames[index]);
         auto before = point_at(tail, rip);
         CHECK(before && before->before_call && before->argument == 0u);
         CHECK(before->argument_value == kOldArgument && before->after_call == kProgram + 2);
@@ -64,19 +77,29 @@ void test_every_instruction_tells_where_the_thread_is()
 
 void test_without_sleepers_there_are_no_marks()
 {
-    ProcessImage process{};
-    process.threads = {ThreadImage{}};
-    process.threads[0].xstate = Bytes(1024);
-    Tail tail = build_tail(process, Bytes(100), kAddress);
-    CHECK(!tail.has_marks && tail.bytes.size() == tail_bytes(process, 100));
+    TreeImage tree = tree_of({waker()});
+    Tail tail = build_tails(tree, Bytes(100), kAddress).at(0);
+    CHECK(!tail.has_marks && tail.bytes.size() == tail_bytes(tree, 100));
+}
+
+// Two processes that have the same memory have one tail, and one page of marks.
+void test_processes_may_share_it()
+{
+    TreeImage tree = tree_of({sleeper()});
+    tree.processes.push_back(tree.processes[0]);
+    tree.processes[1].shared_with[static_cast<size_t>(Table::kMemory)] = 0;
+    std::vector<Tail> tails = build_tails(tree, Bytes(100), kAddress);
+    CHECK(tails[0].has_marks && tails[1].has_marks && tails[1].bytes.empty());
+    auto first = point_at(tails[0], start_of(tails[0], tails[0].frames[0]));
+    auto second = point_at(tails[0], start_of(tails[0], tails[1].frames[0]));
+    CHECK(first && second && second->mark == first->mark + 1);
+    CHECK(tails[0].bytes.size() == tail_bytes(tree, 100));
 }
 
 void test_code_that_is_cut_is_no_resume_point()
 {
-    ProcessImage process{};
-    process.threads = {sleeper()};
-    Tail tail = build_tail(process, Bytes(100), kAddress);
-    uint64_t rip = start_of(tail, 0);
+    Tail tail = build_tails(tree_of({sleeper()}), Bytes(100), kAddress).at(0);
+    uint64_t rip = start_of(tail, tail.frames[0]);
     size_t offset = rip - kAddress;
     constexpr size_t kWhole = 33;
     for (size_t size = 0; size < kWhole; size++) {
@@ -91,6 +114,7 @@ void test_code_that_is_cut_is_no_resume_point()
 int main()
 {
     test_every_instruction_tells_where_the_thread_is();
+    test_processes_may_share_it();
     test_without_sleepers_there_are_no_marks();
     test_code_that_is_cut_is_no_resume_point();
     return 0;

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from sandboxd.api.exec_request import ExecHeader, Message, read_request
+from sandboxd.api.exec_request import (
+    ExecHeader,
+    Header,
+    Message,
+    parse_header,
+    parse_run_header,
+    read_request,
+)
 from sandboxd.errors import InvalidRequest, TooLarge, VenusError
 from sandboxd.protocol import FrameType, StdinMode, encode_frame, encode_json_frame
 
 
 def parse(body: bytes, piece: int = 1 << 20) -> ExecHeader:
+    return parse_as(parse_header, body, piece)
+
+
+def parse_as(
+    reader: Callable[[dict[str, Any], bytes], Header], body: bytes, piece: int = 1 << 20
+) -> Header:
     chunks = [body[start : start + piece] for start in range(0, len(body), piece)] or [b""]
     messages: list[Message] = [
         {"type": "http.request", "body": chunk, "more_body": index < len(chunks) - 1}
@@ -23,7 +37,7 @@ def parse(body: bytes, piece: int = 1 << 20) -> ExecHeader:
     async def receive() -> Message:
         return messages.pop(0)
 
-    return asyncio.run(read_request(receive))
+    return asyncio.run(read_request(receive, reader))
 
 
 def header(**fields: Any) -> bytes:
@@ -69,6 +83,8 @@ def test_a_request_in_any_pieces(piece: int) -> None:
         ({"command": "a", "stdin": ["null"]}, "stdin"),
         ({"command": "a", "max_output_bytes": -1}, "max_output_bytes"),
         ({"command": "a", "tiemout_s": 1}, "tiemout_s"),
+        ({"command": "a", "sandbox": {}}, "sandbox"),
+        ({"command": "a", "remove": True}, "remove"),
     ],
 )
 def test_a_wrong_field_is_named(fields: dict[str, Any], named: str) -> None:
@@ -76,6 +92,39 @@ def test_a_wrong_field_is_named(fields: dict[str, Any], named: str) -> None:
         parse(header(**fields))
     assert raised.value.object == f"field {named}"
     assert raised.value.operation == "exec" and raised.value.cause
+
+
+def test_a_run_is_an_exec_with_a_sandbox() -> None:
+    body = {"image": "base", "command": "not looked at here"}
+    frames = header(command="cat", stdin="inline", sandbox=body, remove=True)
+    parsed = parse_as(parse_run_header, frames + encode_frame(FrameType.STDIN, b"x"), 7)
+    assert parsed.command == parse(
+        header(command="cat", stdin="inline") + encode_frame(FrameType.STDIN, b"x")
+    )
+    assert (parsed.sandbox, parsed.remove) == (body, True)
+
+
+@pytest.mark.parametrize("fields", [{}, {"sandbox": None, "remove": None}])
+def test_a_run_without_a_word_on_the_sandbox(fields: dict[str, None]) -> None:
+    parsed = parse_as(parse_run_header, header(command="a", **fields))
+    assert (parsed.sandbox, parsed.remove) == ({}, False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"command": "a", "sandbox": []}, "sandbox"),
+        ({"command": "a", "sandbox": "base"}, "sandbox"),
+        ({"command": "a", "remove": 1}, "remove"),
+        ({"command": "a", "remove": "true"}, "remove"),
+        ({"command": "a", "image": "base"}, "image"),
+        ({"sandbox": {}}, "argv"),
+    ],
+)
+def test_a_wrong_field_of_a_run_is_named(fields: dict[str, Any], named: str) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        parse_as(parse_run_header, header(**fields))
+    assert raised.value.object == f"field {named}" and raised.value.cause
 
 
 @pytest.mark.parametrize(
@@ -111,4 +160,4 @@ def test_a_cut_request_starts_nothing() -> None:
         return {"type": "http.disconnect"}
 
     with pytest.raises(VenusError):
-        asyncio.run(read_request(receive))
+        asyncio.run(read_request(receive, parse_header))

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from sandboxd.errors import Conflict
 from sandboxd.recovery import Action, RunLock, decide, process_start_ticks
 from sandboxd.registry import STATE_FILE, Registry, SandboxRecord, decode_record, encode_record
+from sandboxd.tracer import MARK_NAME, cut_captures
 
 RECORD = SandboxRecord(
     sandbox_id="sb-1",
@@ -51,6 +52,12 @@ def test_a_sandbox_whose_init_lives_is_adopted() -> None:
     assert decision(RECORD, {4242: 99}) is Action.ADOPT
 
 
+def test_a_sandbox_that_goes_with_its_command_is_not_adopted() -> None:
+    record = dataclasses.replace(RECORD, ephemeral=True)
+    assert decode_record(encode_record(record)) == record
+    assert decision(record, {4242: 99}) is Action.REMOVE
+
+
 def test_a_reused_pid_is_not_taken_for_its_init() -> None:
     assert decision(RECORD, {4242: 100}) is Action.REMOVE
 
@@ -65,22 +72,19 @@ def test_a_deadline_that_passed_while_no_daemon_ran_holds() -> None:
 
 
 def test_a_sandbox_whose_capture_was_cut_is_removed(tmp_path: Path) -> None:
-    (tmp_path / "sb-1").mkdir()
-    registry = Registry(tmp_path)
-    registry.set_capturing("sb-1", True)
-    for cut, action in ((registry.cut_captures(), Action.REMOVE), (set(), Action.ADOPT)):
+    mark = tmp_path / "sb-1" / MARK_NAME
+    mark.parent.mkdir()
+    for content, action in (("cut", Action.REMOVE), ("", Action.ADOPT)):
+        mark.write_text(content)
         [found] = decide(
             records={"sb-1": RECORD},
             remnants=[],
             live_inits={4242: 99},
             boot_id=RECORD.boot_id,
             now_boottime_s=0,
-            cut_captures=cut,
+            cut_captures=cut_captures(tmp_path),
         )
         assert found.action is action
-    registry.set_capturing("sb-1", False)
-    registry.set_capturing("sb-2", True)
-    assert registry.cut_captures() == set()
 
 
 def test_a_cut_create_is_removed() -> None:

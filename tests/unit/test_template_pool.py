@@ -165,7 +165,7 @@ def test_what_anybody_uses_is_in_the_pool(entries: list[PoolEntry], data: st.Dat
             users.add(used[-1].template_id, used[-1].files)
         assert users.total_bytes == union_bytes(used)
     named = {each.template_id: each.last_used_s for each in entries[::2]}
-    assert {each.template_id: each for each in users.entries(named)} == {
+    assert {each.template_id: each for each in users.entries(named, captured=())} == {
         each.template_id: PoolEntry(
             each.template_id,
             each.files,
@@ -174,6 +174,19 @@ def test_what_anybody_uses_is_in_the_pool(entries: list[PoolEntry], data: st.Dat
         )
         for each in used
     }
+
+
+def test_what_a_sandbox_keeps_replaces_what_it_kept_and_goes_before_any_template() -> None:
+    users = PoolUsers()
+    users.add("template", {(1, 1): 10})
+    users.keep("sandbox", {(1, 1): 10, (1, 2): 20})
+    users.keep("sandbox", {(1, 1): 10, (1, 3): 5})
+    assert users.total_bytes == 15
+    entries = users.entries({"template": 0.0}, captured=())
+    assert decide_eviction(entries, 10).template_ids == ("sandbox",)
+    assert not decide_eviction(users.entries({}, captured={"sandbox"}), 10).fits
+    users.keep("sandbox", {})
+    assert users.total_bytes == 10
 
 
 def test_a_user_too_few_is_an_error() -> None:

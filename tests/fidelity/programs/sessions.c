@@ -75,14 +75,35 @@ int main(void) {
   siginfo_t info;
   waitid(P_PID, (id_t)zombie, &info, WEXITED | WNOWAIT);
   waitid(P_PID, (id_t)killed, &info, WEXITED | WNOWAIT);
+  /* Adopted by us: of a session whose leader lives, and of one whose leader has ended. */
+  MUST(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
+  pid_t adopted[2], leads = fork();
+  if (leads == 0) {
+    setsid();
+    if (fork() == 0) {
+      pid_t inner = stay(0, -1);
+      _exit(write(report[1], &inner, sizeof inner) == sizeof inner ? 0 : 1);
+    }
+    wait(NULL);
+    for (;;)
+      pause();
+  }
+  MUST(read(report[0], &adopted[0], sizeof adopted[0]) == sizeof adopted[0]);
+  middle = fork();
+  if (middle == 0) {
+    setsid();
+    pid_t inner = stay(0, -1);
+    _exit(write(report[1], &inner, sizeof inner) == sizeof inner ? 0 : 1);
+  }
+  waitpid(middle, NULL, 0);
+  MUST(read(report[0], &adopted[1], sizeof adopted[1]) == sizeof adopted[1]);
   pid_t stopped = stay(0, -1);
   kill(stopped, SIGSTOP);
   int status;
   MUST(waitpid(stopped, &status, WUNTRACED) == stopped && WIFSTOPPED(status));
-  MUST(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
-  pid_t everybody[] = {plain, own_group, member, leader, left, orphan, background};
-  struct seen before[7];
-  for (int i = 0; i < 7; i++)
+  pid_t everybody[] = {plain, own_group, member, leader, left, adopted[0], adopted[1], orphan, background};
+  struct seen before[9];
+  for (int i = 0; i < 9; i++)
     before[i] = ask(everybody[i]);
   struct seen self = {getpid(), getppid(), getpgrp(), getsid(0)};
 
@@ -90,10 +111,11 @@ int main(void) {
 
   struct seen now = {getpid(), getppid(), getpgrp(), getsid(0)};
   CHECK(same(now, self));
-  for (int i = 0; i < 7; i++)
+  for (int i = 0; i < 9; i++)
     if (!same(ask(everybody[i]), before[i]))
       problem("sessions.c", i, "a process has other ids");
-  CHECK(before[5].parent == 1 && before[6].parent == 1 && before[6].session != self.session);
+  CHECK(before[7].parent == 1 && before[8].parent == 1 && before[8].session != self.session);
+  CHECK(before[5].parent == self.pid && before[5].session == leads && before[6].session != self.session);
   CHECK(waitpid(stopped, &status, WNOHANG | WUNTRACED) == 0);
   char line[512] = "";
   snprintf(line, sizeof line, "/proc/%d/stat", stopped);
@@ -106,7 +128,7 @@ int main(void) {
   CHECK(waitpid(killed, &status, 0) == killed && WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
   int subreaper = 0;
   CHECK(prctl(PR_GET_CHILD_SUBREAPER, &subreaper) == 0 && subreaper == 1);
-  for (int i = 0; i < 5; i++) {
+  for (int i = 0; i < 7; i++) {
     kill(everybody[i], SIGKILL);
     CHECK(waitpid(everybody[i], &status, 0) == everybody[i]);
   }

@@ -19,6 +19,7 @@ int main(void) {
   cfsetspeed(&settings, B9600);
   MUST(tcsetattr(slave, TCSANOW, &settings) == 0);
   int sync_pipe[2], answers[2];
+  char line[32];
   MUST(pipe(sync_pipe) == 0 && pipe(answers) == 0);
   pid_t leader = fork();
   if (leader == 0) {
@@ -34,11 +35,18 @@ int main(void) {
     setpgid(job, job);
     signal(SIGTTOU, SIG_IGN);
     tcsetpgrp(slave, job);
+    int own = open("/dev/tty", O_RDWR | O_NONBLOCK);
     if (write(sync_pipe[1], "x", 1) != 1)
       _exit(1);
     wait_for_go();
     int tty = open("/dev/tty", O_RDWR), status = 0;
-    char ok = tty >= 0 && tcgetpgrp(tty) == job && getsid(0) == getpid() ? 'y' : 'n';
+    char ok = tty >= 0 && tcgetpgrp(tty) == job && getsid(0) == getpid() ? 'y' : 'n', where[16] = "";
+    struct winsize seen = {0};
+    if (tcgetpgrp(own) != job || ioctl(own, TIOCGWINSZ, &seen) < 0 || seen.ws_col != 133 || !(fcntl(own, F_GETFL) & O_NONBLOCK))
+      ok = 'n';
+    snprintf(line, sizeof line, "/proc/self/fd/%d", own);
+    if (readlink(line, where, sizeof where - 1) != 8 || strcmp(where, "/dev/tty") != 0)
+      ok = 'n';
     if (write(answers[1], &ok, 1) != 1)
       _exit(1);
     /* ^C of the terminal reaches the foreground group, and only that. */

@@ -1,0 +1,195 @@
+"""Requests that start a command, answered before the framework sees them.
+
+They are the hottest path of the daemon: exec, a command in a sandbox that exists, and run, a new
+sandbox and a command in it. The routes of the same paths (sandboxd.api.routes_execs) are only what
+the OpenAPI document shows.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi.responses import JSONResponse
+from pydantic import ValidationError
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from sandboxd.api import models
+from sandboxd.api.context import ApiContext
+from sandboxd.api.exec_request import ExecHeader, parse_header, parse_run_header, read_request
+from sandboxd.api.exec_stream import Client, ExecStream
+from sandboxd.api.presentation import sandbox_info
+from sandboxd.api.refusal import refusal
+from sandboxd.api.routes_sandboxes import new_sandbox
+from sandboxd.bounds import checked_output_bytes, checked_timeout_ms
+from sandboxd.errors import InternalError, InvalidRequest, TooLarge, VenusError
+from sandboxd.exec_session import DEFAULT_ENVIRONMENT, RunningExec, start_exec
+from sandboxd.init_protocol import ExecRequest
+from sandboxd.lifecycle import EndReason
+from sandboxd.protocol import MAX_CONTROL_BYTES, ExitReason, StdinMode
+from sandboxd.sandbox import LiveSandbox
+from sandboxd.service import SandboxService
+
+_LOG = logging.getLogger("sandboxd")
+_EXEC_PATH = re.compile(r"/v1/sandboxes/([^/]+)/exec")
+_RUN_PATH = "/v1/run"
+# The rest of the frame that tells of a new sandbox.
+_STARTED_ROOM_BYTES = 256
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """A command that runs, and the sandbox if it was made for it."""
+
+    stream: ExecStream
+    made: LiveSandbox | None = None
+    remove: bool = False
+
+
+class ExecShortcut:
+    """Answers requests that start a command, and hands all others on."""
+
+    def __init__(self, app: ASGIApp, context: ApiContext) -> None:
+        self._app = app
+        self._context = context
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"] if scope["type"] == "http" and scope["method"] == "POST" else ""
+        begin: Awaitable[_Begun]
+        if path == _RUN_PATH:
+            where = "a new sandbox"
+            begin = _begin_in_new(self._context, scope["state"]["peer"].uid, receive, send)
+        elif match := _EXEC_PATH.fullmatch(path):
+            where = match[1]
+            begin = _begin(self._context, scope["state"]["peer"].uid, where, receive, send)
+        else:
+            await self._app(scope, receive, send)
+            return
+        try:
+            begun = await begin
+        except Exception as error:
+            answer = _known(error, where)
+            response = JSONResponse(answer.to_json(), status_code=answer.http_status)
+            await response(scope, receive, send)
+            return
+        service = self._context.service
+        try:
+            reason = await begun.stream.run()
+        finally:
+            if begun.made is not None and (begun.remove or not begun.stream.told):
+                service.destroy_soon(begun.made)
+        if reason is ExitReason.OOM:
+            service.counters.oom_kills += 1
+
+
+def _known(error: Exception, where: str) -> VenusError:
+    if isinstance(error, VenusError):
+        return error
+    _LOG.error("exec in %s failed", where, exc_info=error)
+    return InternalError(
+        "the daemon failed",
+        operation="exec",
+        object=where,
+        cause=f"{type(error).__name__}: {error}"[:500],
+    )
+
+
+async def _begin(
+    context: ApiContext, tenant_uid: int, sandbox_id: str, receive: Receive, send: Send
+) -> _Begun:
+    """The command is running when this returns."""
+    service = context.service
+    sandbox = service.population.find(tenant_uid, sandbox_id, "exec")
+    header = await read_request(receive, parse_header)
+    timeout_ms, max_output_bytes = _checked(service, header)
+    sandbox.require_running("exec")
+    running = await _start(service, sandbox, header, timeout_ms)
+    return _Begun(ExecStream(running, max_output_bytes, send, Client(receive)))
+
+
+async def _begin_in_new(
+    context: ApiContext, tenant_uid: int, receive: Receive, send: Send
+) -> _Begun:
+    """The command is running in a new sandbox when this returns, or nothing is left."""
+    service = context.service
+    header = await read_request(receive, parse_run_header)
+    timeout_ms, max_output_bytes = _checked(service, header.command)
+    wanted = _checked_sandbox(header.sandbox)
+    client = Client(receive)
+    try:
+        sandbox = await new_sandbox(context, tenant_uid, wanted, ephemeral=header.remove)
+        try:
+            if client.gone:
+                raise InvalidRequest("the request was cut", operation="exec", object="body")
+            told = _told(sandbox)
+            running = await _start(service, sandbox, header.command, timeout_ms)
+        except BaseException:
+            await service.destroy(sandbox, EndReason.CREATE_FAILED)
+            raise
+    except BaseException:
+        client.close()
+        raise
+    stream = ExecStream(running, max_output_bytes, send, client, told)
+    return _Begun(stream, sandbox, header.remove)
+
+
+def _checked(service: SandboxService, header: ExecHeader) -> tuple[int, int]:
+    """Time limit in milliseconds, and bound of the output."""
+    return (
+        checked_timeout_ms(service.config, header.timeout_s),
+        checked_output_bytes(service.config, header.max_output_bytes),
+    )
+
+
+def _checked_sandbox(body: dict[str, Any]) -> models.CreateSandboxRequest:
+    try:
+        return models.CreateSandboxRequest.model_validate(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise refusal("create sandbox", ("body", "sandbox", *first["loc"]), first["msg"]) from None
+
+
+def _told(sandbox: LiveSandbox) -> str:
+    told = sandbox_info(sandbox).model_dump_json()
+    if len(told.encode()) > MAX_CONTROL_BYTES - _STARTED_ROOM_BYTES:
+        raise TooLarge(
+            "what is to be told of the sandbox does not fit into one frame",
+            operation="create sandbox",
+            object=sandbox.sandbox_id,
+            cause=f"env and labels are too large together; a frame holds {MAX_CONTROL_BYTES} bytes",
+        )
+    return told
+
+
+async def _start(
+    service: SandboxService, sandbox: LiveSandbox, header: ExecHeader, timeout_ms: int
+) -> RunningExec:
+    record = sandbox.record
+    assert record is not None
+
+    def build(exec_id: int) -> ExecRequest:
+        return ExecRequest(
+            exec_id,
+            header.argv,
+            user=record.user if header.user is None else header.user,
+            cwd=record.cwd if header.cwd is None else header.cwd,
+            env={**DEFAULT_ENVIRONMENT, **record.env, **header.env},
+            timeout_ms=timeout_ms,
+        )
+
+    try:
+        running = await start_exec(
+            sandbox,
+            build,
+            operation="exec",
+            stdin_data=header.stdin_data if header.stdin is StdinMode.INLINE else None,
+            stream_stdin=header.stdin is StdinMode.STREAM,
+        )
+    except VenusError:
+        service.counters.execs_failed += 1
+        raise
+    service.counters.execs_started += 1
+    return running
