@@ -2,11 +2,10 @@
 
 #include <string.h>
 
-#include <algorithm>
 #include <chrono>
 #include <thread>
 
-#include "capture/areas.h"
+#include "capture/plan_remains.h"
 #include "os/proc.h"
 #include "restore/refused.h"
 #include "restore/runner_image.h"
@@ -35,11 +34,7 @@ bool is_being_restored(const StoppedProcess &process, const std::vector<FileIden
     if (process.zombie || process.threads.front().tracee.in_group_stop())
         return false;
     for (const Area &area : parse_areas(proc::read_text(process.proc_path("maps")))) {
-        bool is_plan = area.name.starts_with("/memfd:venus-plan") &&
-                       std::any_of(plans.begin(), plans.end(), [&](const FileIdentity &plan) {
-                           return plan.inode == area.inode;
-                       });
-        if (!is_plan)
+        if (!is_plan(area, plans))
             continue;
         if (area.offset == 0)
             return true;

@@ -4,6 +4,7 @@
 #include "capture/descriptors.h"
 #include "capture/memory.h"
 #include "capture/memory_filesystems.h"
+#include "capture/plan_remains.h"
 #include "capture/pool_gate.h"
 #include "capture/process.h"
 #include "capture/settings.h"
@@ -117,9 +118,10 @@ CaptureState capture_tree(CaptureRequest request)
         if (process.zombie) {
             capture_zombie(process, image);
         } else {
-            prepare_injection(process, image.stands_for(Table::kMemory, i)
-                                           ? nullptr
-                                           : &tree.processes[image.shared_with[0]]);
+            prepare_injection(process, state.inherited_plans,
+                              image.stands_for(Table::kMemory, i)
+                                  ? nullptr
+                                  : &tree.processes[image.shared_with[0]]);
             capture_living(process, i, tree, state, image);
         }
         state.image.processes.push_back(std::move(image));
@@ -135,6 +137,7 @@ CaptureState capture_tree(CaptureRequest request)
         KnownProcess known;
         if (tracking)
             known = tracking->take(process);
+        process.keeps_plan = !is_plan_left_behind(tree, state.image, i);
         capture_memory(process, state, state.image.processes[i], tracking ? &known : nullptr);
         if (tracking)
             tracking->remember(process.host_pid, std::move(known));

@@ -15,6 +15,7 @@
 #include "capture/nameless_files.h"
 #include "capture/own_pages.h"
 #include "capture/paths.h"
+#include "capture/plan_remains.h"
 #include "os/checked.h"
 #include "restore/refused.h"
 #include "os/page_scan.h"
@@ -140,19 +141,6 @@ void add_private(ProcessImage &image, std::vector<OwnPages> &all, Mapping mappin
     all.push_back(std::move(own));
 }
 
-// The tail of the plan that made this fork: needed only while a thread is still in it.
-bool is_left_behind(const StoppedProcess &process, const CaptureState &state, const Area &area,
-                    FileIdentity identity)
-{
-    bool is_plan = std::find(state.inherited_plans.begin(), state.inherited_plans.end(),
-                             identity) != state.inherited_plans.end();
-    return is_plan && std::none_of(process.threads.begin(), process.threads.end(),
-                                   [&](const StoppedThread &thread) {
-                                       return thread.tracee.registers().rip - area.run.start <
-                                              area.run.size();
-                                   });
-}
-
 // shmat() attaches a whole segment: one of which a part was unmapped cannot be rebuilt.
 void check_attachments(const StoppedProcess &process, const CaptureState &state,
                        const ProcessImage &image)
@@ -217,15 +205,19 @@ bool is_vdso(const Area &area)
 
 }  // namespace
 
-void prepare_injection(StoppedProcess &process, const StoppedProcess *sharer)
+void prepare_injection(StoppedProcess &process, const std::vector<FileIdentity> &plans,
+                       const StoppedProcess *sharer)
 {
     if (sharer) {
         process.gadget = sharer->gadget;
         process.scratch = sharer->scratch;
+        process.plan_code = sharer->plan_code;
         return;
     }
     // Not smaps: the kernel would count the pages of all areas for it.
-    for (const Area &area : parse_areas(proc::read_text(process.proc_path("maps")))) {
+    std::vector<Area> areas = parse_areas(proc::read_text(process.proc_path("maps")));
+    find_plan_remains(process, areas, plans);
+    for (const Area &area : areas) {
         if (area.name != "[vdso]")
             continue;
         std::vector<uint8_t> code(area.run.size());
@@ -293,7 +285,7 @@ void capture_memory(StoppedProcess &process, CaptureState &state, ProcessImage &
         std::string target = proc::read_link(link);
         struct stat status;
         checked(stat(link.c_str(), &status), "stat", link);
-        if (is_left_behind(process, state, area, {status.st_dev, status.st_ino}))
+        if (!process.keeps_plan && is_plan(area, state.inherited_plans))
             continue;
         if (is_segment && status.st_dev == state.system_v_device) {
             mapping.backing = Backing::kSystemV;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "capture/stop_requests.h"
+#include "memory/page_runs.h"
 #include "os/fd.h"
 #include "os/pid_namespace.h"
 #include "os/tracee.h"
@@ -38,6 +39,10 @@ struct StoppedProcess {
     uint64_t scratch = 0;  // a page mapped for injected calls, until the end of the capture
     bool owns_scratch = false;  // not of another process that has the same memory
     std::vector<std::string> stat;
+    // Of the plan that made it: where threads may stand, which of them have left (plan_remains.h).
+    std::vector<PageRun> plan_code, plan_marks;
+    std::vector<uint64_t> left_marks;
+    bool keeps_plan = true;
 
     // Any that lives: to the kernel it stands for its process.
     StoppedThread &first() { return threads.front(); }

@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 
 #include "capture/continuation.h"
+#include "capture/plan_remains.h"
 #include "capture/settings.h"
 #include "os/checked.h"
 #include "restore/refused.h"
@@ -186,6 +187,7 @@ ThreadImage capture_thread(StoppedProcess &process, StoppedThread &thread)
         image.resumed_call = remaining_sleep(process, thread, plan);
     leave_critical_section(process, rseq, plan.fork);
     image.registers = plan.fork;
+    leave_plan(process, image);
     tracee.set_continuation(plan.original);
 
     size_t robust_bytes = 0;

@@ -3,6 +3,7 @@
 #include <linux/sched.h>
 #include <signal.h>
 #include <stddef.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -285,6 +286,14 @@ void FamilyWriter::add_end(const ProcessImage *process, OpList &ops)
     ops.add("process", VR_EXIT, {word(WEXITSTATUS(status))});
 }
 
+// Threads that leave the tail write there.
+void FamilyWriter::add_mark_ops(const Tail &tail, OpList &ops)
+{
+    if (tail.has_marks)
+        ops.call("marks of sleepers", SYS_mprotect,
+                 {tail.address + tail.size - kPageBytes, kPageBytes, PROT_READ | PROT_WRITE});
+}
+
 Word FamilyWriter::write_process(const Birth &birth)
 {
     uint32_t index = static_cast<uint32_t>(birth.process.value_or(0));
@@ -311,8 +320,10 @@ Word FamilyWriter::write_process(const Birth &birth)
     bool lives = process && process->state != RunState::kZombie;
     if (lives) {
         lock(birth, ops, VR_LOCK);
-        if (process->stands_for(Table::kMemory, index))
+        if (process->stands_for(Table::kMemory, index)) {
             add_memory_ops(context_, *process, ops);
+            add_mark_ops(tails_[index], ops);
+        }
         add_oom_ops(*process, ops);
         if (process->stands_for(Table::kMemory, index))
             add_process_setting_ops(*process, ops);

@@ -65,6 +65,7 @@ private:
                      OpList &ops);
     static size_t early_helpers(const std::vector<std::unique_ptr<Birth>> &births);
     Word write_process(const Birth &birth);
+    static void add_mark_ops(const Tail &tail, OpList &ops);
     void add_end(const ProcessImage *process, OpList &ops);
     void add_life(const Birth &birth, const ProcessImage &process, uint32_t index, OpList &ops);
     void add_signals_and_filters(const Birth &birth, const ProcessImage &process, uint32_t index,

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "restore/refused.h"
+
 namespace venus {
 namespace {
 
@@ -13,7 +15,13 @@ constexpr uint32_t kXstateMagic1 = 0x46505853, kXstateMagic2 = 0x46505845;
 constexpr uint64_t kFrameFlags = 1 | 2 | 4;  // FP_XSTATE, SIGCONTEXT_SS, STRICT_RESTORE_SS
 constexpr size_t kXsaveHeaderOffset = 512, kSoftwareBytesOffset = 464;
 constexpr size_t kXstateAlignment = 64;
-constexpr size_t kResumeBytes = 64;  // code + pointer + data of one resumed call
+constexpr uint8_t kSystemCall[] = {0x0f, 0x05};
+// mov r64, imm64 for the register of system call argument n
+constexpr uint8_t kLoad[6][2] = {{0x48, 0xbf}, {0x48, 0xbe}, {0x48, 0xba},
+                                 {0x49, 0xba}, {0x49, 0xb8}, {0x49, 0xb9}};
+constexpr uint8_t kSetByte[] = {0xc6, 0x05};                          // mov byte [rip+disp32], imm8
+constexpr uint8_t kJumpToNextWord[] = {0xff, 0x25, 0, 0, 0, 0};       // jmp *[rip]
+constexpr size_t kSetByteBytes = sizeof kSetByte + 4 + 1;
 
 struct SignalContext {
     uint64_t r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip,
@@ -54,40 +62,51 @@ void append(Bytes &code, const void *bytes, size_t size)
         memcpy(code.data() + at, bytes, size);
 }
 
-// mov r64, imm64 for the register of system call argument n
-void load_argument(Bytes &code, unsigned argument, uint64_t value)
+template <typename Visit>
+void for_each_thread(const TreeImage &tree, uint32_t holder, Visit visit)
 {
-    static constexpr uint8_t opcodes[6][2] = {{0x48, 0xbf}, {0x48, 0xbe}, {0x48, 0xba},
-                                              {0x49, 0xba}, {0x49, 0xb8}, {0x49, 0xb9}};
-    append(code, opcodes[argument], sizeof opcodes[argument]);
-    append(code, &value, sizeof value);
+    for (uint32_t i = 0; i < tree.processes.size(); i++)
+        if (holder_of(tree, Table::kMemory, i) == holder)
+            for (const ThreadImage &thread : tree.processes[i].threads)
+                if (!thread.ended)
+                    visit(thread);
 }
 
-unsigned long long &argument_register(user_regs_struct &registers, unsigned argument)
+uint32_t count_sleepers(const TreeImage &tree, uint32_t holder)
 {
-    switch (argument) {
-    case 0: return registers.rdi;
-    case 1: return registers.rsi;
-    case 2: return registers.rdx;
-    case 3: return registers.r10;
-    case 4: return registers.r8;
-    default: return registers.r9;
-    }
+    uint32_t count = 0;
+    for_each_thread(tree, holder,
+                    [&](const ThreadImage &thread) { count += thread.resumed_call.has_value(); });
+    return count;
 }
 
-// syscall; mov <argument>, <old value>; jmp *[rip]; <where the program goes on>; <data>
+// Code and frames of one address space, in whole pages.
+uint64_t bytes_with_frames(const TreeImage &tree, uint32_t holder, size_t code_bytes)
+{
+    uint64_t size = align(code_bytes, kXstateAlignment);
+    for_each_thread(tree, holder,
+                    [&](const ThreadImage &thread) { size += thread_bytes(thread); });
+    return align(size, kPageBytes);
+}
+
+// syscall; mov <argument>, <old value>; mov byte [<mark>], 1; jmp *[rip]; <where the program goes on>;
+// <data>
 // No stack is touched: the program may use all of it below its red zone and in it.
-Bytes resume_code(const ThreadImage &thread, user_regs_struct &registers, uint64_t address)
+Bytes resume_code(const ThreadImage &thread, user_regs_struct &registers, uint64_t address,
+                  uint64_t mark)
 {
     const ResumedCall &call = *thread.resumed_call;
     unsigned long long &argument = argument_register(registers, call.argument);
-    uint64_t after_call = registers.rip + 2;
-    static constexpr uint8_t kSyscall[] = {0x0f, 0x05};
-    static constexpr uint8_t kJumpToNextWord[] = {0xff, 0x25, 0, 0, 0, 0};
+    uint64_t after_call = registers.rip + sizeof kSystemCall;
     Bytes code;
     code.reserve(kResumeBytes);
-    append(code, kSyscall, sizeof kSyscall);
-    load_argument(code, call.argument, argument);
+    append(code, kSystemCall, sizeof kSystemCall);
+    append(code, kLoad[call.argument], sizeof kLoad[call.argument]);
+    append(code, &argument, sizeof argument);
+    auto distance = static_cast<int32_t>(mark - (address + code.size() + kSetByteBytes));
+    append(code, kSetByte, sizeof kSetByte);
+    append(code, &distance, sizeof distance);
+    code.push_back(1);
     append(code, kJumpToNextWord, sizeof kJumpToNextWord);
     append(code, &after_call, sizeof after_call);
     code.resize(align(code.size(), 8));
@@ -97,6 +116,34 @@ Bytes resume_code(const ThreadImage &thread, user_regs_struct &registers, uint64
     registers.rip = address;
     return code;
 }
+
+// Reads code, piece by piece.
+class Reader {
+public:
+    explicit Reader(const Bytes &code) : code_(code) {}
+
+    size_t at() const { return at_; }
+    bool take(const uint8_t *wanted, size_t size)
+    {
+        if (code_.size() - at_ < size || memcmp(code_.data() + at_, wanted, size) != 0)
+            return false;
+        at_ += size;
+        return true;
+    }
+    template <typename T>
+    bool take_value(T &value)
+    {
+        if (code_.size() - at_ < sizeof value)
+            return false;
+        memcpy(&value, code_.data() + at_, sizeof value);
+        at_ += sizeof value;
+        return true;
+    }
+
+private:
+    const Bytes &code_;
+    size_t at_ = 0;
+};
 
 SignalContext context_of(const user_regs_struct &registers)
 {
@@ -125,7 +172,8 @@ SignalContext context_of(const user_regs_struct &registers)
 }
 
 // Appends the frame of a thread, at a multiple of 64 bytes. Returns where it is.
-uint64_t append_frame(const ThreadImage &thread, uint64_t address, Bytes &tail)
+// `next_mark`: address of the first mark that nobody has.
+uint64_t append_frame(const ThreadImage &thread, uint64_t address, uint64_t &next_mark, Bytes &tail)
 {
     uint64_t frame_at = tail.size();
     uint64_t xstate_at = frame_at + align(sizeof(SignalFrame), kXstateAlignment);
@@ -134,7 +182,7 @@ uint64_t append_frame(const ThreadImage &thread, uint64_t address, Bytes &tail)
 
     user_regs_struct registers = thread.registers;
     if (thread.resumed_call) {
-        Bytes resumed = resume_code(thread, registers, address + resume_at);
+        Bytes resumed = resume_code(thread, registers, address + resume_at, next_mark++);
         memcpy(tail.data() + resume_at, resumed.data(), resumed.size());
     }
     SignalFrame frame{};
@@ -162,19 +210,51 @@ uint64_t append_frame(const ThreadImage &thread, uint64_t address, Bytes &tail)
 
 }  // namespace
 
+unsigned long long &argument_register(user_regs_struct &registers, unsigned argument)
+{
+    switch (argument) {
+    case 0: return registers.rdi;
+    case 1: return registers.rsi;
+    case 2: return registers.rdx;
+    case 3: return registers.r10;
+    case 4: return registers.r8;
+    default: return registers.r9;
+    }
+}
+
+std::optional<ResumePoint> resume_point(const Bytes &code, uint64_t instruction_pointer)
+{
+    Reader reader(code);
+    ResumePoint point{};
+    point.before_call = reader.take(kSystemCall, sizeof kSystemCall);
+    for (unsigned argument = 0; argument < 6 && !point.argument; argument++)
+        if (reader.take(kLoad[argument], sizeof kLoad[argument])) {
+            point.argument = argument;
+            if (!reader.take_value(point.argument_value))
+                return std::nullopt;
+        }
+    if (point.before_call && !point.argument)
+        return std::nullopt;
+    int32_t distance = 0;
+    uint8_t one = 0;
+    bool sets_mark = reader.take(kSetByte, sizeof kSetByte);
+    if (sets_mark && !(reader.take_value(distance) && reader.take_value(one) && one == 1))
+        return std::nullopt;
+    if (point.argument && !sets_mark)
+        return std::nullopt;
+    point.mark = sets_mark ? instruction_pointer + reader.at() + static_cast<uint64_t>(distance) : 0;
+    if (!reader.take(kJumpToNextWord, sizeof kJumpToNextWord) || !reader.take_value(point.after_call))
+        return std::nullopt;
+    return point;
+}
+
 uint64_t tail_bytes(const TreeImage &tree, size_t code_bytes)
 {
-    std::vector<uint64_t> sizes(tree.processes.size());
-    for (uint32_t i = 0; i < tree.processes.size(); i++) {
-        uint64_t &size = sizes[holder_of(tree, Table::kMemory, i)];
-        size = std::max<uint64_t>(size, align(code_bytes, kXstateAlignment));
-        for (const ThreadImage &thread : tree.processes[i].threads)
-            if (!thread.ended)
-                size += thread_bytes(thread);
-    }
     uint64_t total = 0;
-    for (uint64_t size : sizes)
-        total += align(size, kPageBytes);
+    for (uint32_t i = 0; i < tree.processes.size(); i++)
+        if (holder_of(tree, Table::kMemory, i) == i)
+            total += bytes_with_frames(tree, i, code_bytes) +
+                     (count_sleepers(tree, i) > 0 ? kPageBytes : 0);
     return total;
 }
 
@@ -184,19 +264,31 @@ std::vector<Tail> build_tails(const TreeImage &tree, const Bytes &code, uint64_t
     for (uint32_t i = 0; i < tree.processes.size(); i++) {
         if (holder_of(tree, Table::kMemory, i) != i)
             continue;
+        TailMarks marks{count_sleepers(tree, i)};
+        if (TailMarks::kFirst + marks.count > kPageBytes)
+            throw Refused(tree.processes[i].name, "its threads", "too many of them sleep");
         Bytes bytes = code;
         bytes.resize(align(code.size(), kXstateAlignment));
+        uint64_t marks_at = address + bytes_with_frames(tree, i, code.size());
+        uint64_t next_mark = marks_at + TailMarks::kFirst;
         for (uint32_t j = i; j < tree.processes.size(); j++) {
             if (holder_of(tree, Table::kMemory, j) != i)
                 continue;
             tails[j].address = address;
             for (const ThreadImage &thread : tree.processes[j].threads)
-                tails[j].frames.push_back(thread.ended ? 0 : append_frame(thread, address, bytes));
+                tails[j].frames.push_back(
+                    thread.ended ? 0 : append_frame(thread, address, next_mark, bytes));
         }
-        bytes.resize(align(bytes.size(), kPageBytes));
+        bytes.resize(marks_at - address);
+        if (marks.count > 0) {
+            append(bytes, &marks, sizeof marks);
+            bytes.resize(align(bytes.size(), kPageBytes));
+        }
         for (Tail &tail : tails)
-            if (tail.address == address)
+            if (tail.address == address) {
                 tail.size = bytes.size();
+                tail.has_marks = marks.count > 0;
+            }
         address += bytes.size();
         tails[i].bytes = std::move(bytes);
     }

@@ -57,7 +57,7 @@ class Shell:
         writer, sleeper, stopped = found.groups()
         before = self.ask("wc -l < ticks", r"(\d+)\s+<0>$")[1]
         self.wait_for(f"test $(wc -l < ticks) -gt {before}")
-        self.wait_for(f"test $(ps -o stat= -p {stopped}) = T")
+        self.wait_for(f"ps -o stat= -p {stopped} | grep -q ^T")
         self.ask("fg %3", r"cat > notes\s*")
         self.send(f"{word}\n{CTRL_D}")
         self.expect(r"<0>$")

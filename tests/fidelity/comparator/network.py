@@ -15,13 +15,14 @@ _INTERNET = re.compile(r"(tcp|udp|udplite|raw|icmp)6?")
 
 
 def _internet(text: str, names: Names) -> Hashable:
-    """Addresses, state and queues of each socket; not its slot, timers and kernel address."""
+    """Addresses and state of each socket; not its slot, timers and kernel address. Its queues are
+    looked at through its descriptor."""
     found = []
     for line in text.splitlines()[1:]:
-        _, local, remote, state, queues, _, _, uid, _, inode, *_ = line.split()
+        _, local, remote, state, _, _, _, uid, _, inode, *_ = line.split()
         # What nobody holds any more goes by itself.
         if inode != "0" or state in _MAY_BE_ACCEPTED:
-            found.append((names.known("socket", int(inode)), local, remote, state, queues, uid))
+            found.append((names.known("socket", int(inode)), local, remote, state, uid))
     return tuple(sorted(found))
 
 
