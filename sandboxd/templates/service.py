@@ -195,7 +195,9 @@ class TemplateService:
 
     def _untrack(self, sandbox_ids: Collection[str]) -> None:
         for sandbox in self._service.population:
-            if sandbox.sandbox_id in sandbox_ids and sandbox.tracer is not None:
+            if sandbox.sandbox_id not in sandbox_ids or sandbox.tracer is None:
+                continue
+            if not sandbox.gate.is_closed:  # or its tracer is at work for somebody else
                 sandbox.tracer.end()
                 self._pool.keep(sandbox.sandbox_id, {})
 
