@@ -10,7 +10,6 @@ from __future__ import annotations
 import fnmatch
 import re
 import signal
-import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import cast
