@@ -212,9 +212,6 @@ private:
             end.fate = TcpFate::kReset;
             return;
         }
-        const TcpTableEntry *own = find(local, remote);
-        if (!other && own && is_one_of(own->state, {kEstablished, kFinWait1, kFinWait2}))
-            throw Refused(kSandbox, describe(local, remote), "its listener has no room for it").passing();
         // The other end is closed; what it still has to deliver nobody can look at.
         if (other && other->state != kTimeWait && other->write_queue > 1)
             refuse(local, remote, "its other end is closed and has data that was not received yet");

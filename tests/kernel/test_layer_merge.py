@@ -264,4 +264,6 @@ def test_deep_trees(needs_root: None, tmp_path: Path) -> None:
         at = deeper
     assert sorted(os.listdir(at)) == ["base", "top"]
     os.close(at)
-    subprocess.run(["rm", "-rf", tmp_path / "merged", *(each.parent for each in layers)], check=True)
+    subprocess.run(
+        ["rm", "-rf", tmp_path / "merged", *(each.parent for each in layers)], check=True
+    )
