@@ -126,8 +126,9 @@ def _some_went_on(difference: Difference, original: Record, fork: Record) -> boo
     if difference.field == "network/tcp":
         return _in_all(was) == _in_all(is_now)
     if difference.field == "fd/queue/first":
-        (was, _), (is_now, _) = cast(tuple[bytes, object], was), cast(tuple[bytes, object], is_now)
-        return was.startswith(is_now) or is_now.startswith(was)
+        if not (isinstance(was, tuple) and isinstance(is_now, tuple)):
+            return False
+        return bytes(was[0]).startswith(is_now[0]) or bytes(is_now[0]).startswith(was[0])
     return any(each == (difference.owner, "fd/socket/TCP options") for each in original.fields)
 
 
