@@ -95,7 +95,12 @@ def compare_row(
 def test_only_reviewed_differences(
     name: str, rootfs: Path, program_layer: Path, workspace: Path
 ) -> None:
-    found = compare_row(rootfs, program_layer, workspace, name)
+    # What moves by itself (the queues of a connection, a thread that is awake for a moment) differs
+    # now and then; what a fork lacks differs each time.
+    for attempt in range(3):
+        found = compare_row(rootfs, program_layer, workspace / str(attempt), name)
+        if not found:
+            break
     assert not found, "\n".join(map(str, found))
 
 
