@@ -157,7 +157,8 @@ enum venus_message_type {
 enum venus_exec_kind {
   VENUS_KIND_PROGRAM = 0,
   VENUS_KIND_READ = 1,   /* argv path; number0 offset, number1 length -> bytes on stdout */
-  VENUS_KIND_WRITE = 2,  /* argv path; number0 mode, number1 flags PARENTS; stdin in upload frames */
+  /* argv path, owner; number0 mode, number1 flags PARENTS, SET_MODE; stdin in upload frames */
+  VENUS_KIND_WRITE = 2,
   VENUS_KIND_LIST = 3,   /* argv path; number0 depth, number1 max entries -> records on stdout */
   VENUS_KIND_STAT = 4,   /* argv path; number1 flags FOLLOW -> one record, then END */
   VENUS_KIND_MKDIR = 5,  /* argv path; number0 mode, number1 flags PARENTS */
@@ -171,13 +172,18 @@ enum venus_exec_kind {
    * the kept descriptors stay. argv ignored, number0 its pid, 0 for a command whose leader has ended
    * while others hold its pipes. */
   VENUS_KIND_RESTORED = 10,
-  VENUS_KIND_LAST = VENUS_KIND_RESTORED,
+  VENUS_KIND_CHOWN = 11, /* argv path, owner */
+  VENUS_KIND_LAST = VENUS_KIND_CHOWN,
 };
 
 #define VENUS_FILE_PARENTS 1u
 #define VENUS_FILE_FOLLOW 2u
 #define VENUS_FILE_RECURSIVE 4u
 #define VENUS_FILE_NO_REPLACE 8u
+#define VENUS_FILE_SET_MODE 16u /* also of a file that is there already */
+
+/* An owner is "user", "user:group" or ":group", by name or number, as the sandbox knows them; a user
+ * alone stands for its own group too. "" leaves both as they are. */
 
 /* Descriptors of an EXEC or EXEC_INFO packet, in the order of these bits. CGROUP_PROCS stands for
  * cgroup_procs_count descriptors. A missing stdin, stdout or stderr is /dev/null. */

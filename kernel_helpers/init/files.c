@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "sys.h"
+#include "users.h"
 
 #define RENAME_NO_REPLACE 1u
 
@@ -82,6 +83,34 @@ int files_make_directory(const char *path, mode_t mode, int parents) {
   return make_one(path, mode, 1);
 }
 
+int files_owner(const char *text, struct file_owner *owner) {
+  *owner = (struct file_owner){.uid = (uid_t)-1, .gid = (gid_t)-1};
+  if (!*text)
+    return 0;
+  static struct identity identity;
+  static char group_of_root[sizeof identity.name + 2] = "0";
+  if (*text == ':') {
+    if (strlen(text) >= sizeof group_of_root - 1)
+      return EINVAL;
+    strcpy(group_of_root + 1, text);
+  }
+  int error = users_lookup(*text == ':' ? group_of_root : text, &identity);
+  if (error)
+    return error;
+  if (*text != ':')
+    owner->uid = identity.uid;
+  owner->gid = identity.gid;
+  return 0;
+}
+
+static int change_owner(const char *path, const char *text) {
+  struct file_owner owner;
+  int error = files_owner(text, &owner);
+  if (error)
+    return error == ENOENT ? EINVAL : error; /* ENOENT is what a missing file says */
+  return chown(path, owner.uid, owner.gid) < 0 ? errno : 0;
+}
+
 static int result(long returned) { return returned < 0 ? errno : 0; }
 
 static int run(const struct venus_exec *request, const char *path, const char *second) {
@@ -91,7 +120,7 @@ static int run(const struct venus_exec *request, const char *path, const char *s
   case VENUS_KIND_READ:
     return read_file(path, number0, number1);
   case VENUS_KIND_WRITE:
-    return files_write(path, number0 & 07777, (number1 & VENUS_FILE_PARENTS) != 0);
+    return files_write(path, second, number0 & 07777, (uint32_t)number1);
   case VENUS_KIND_LIST:
     return files_list(path, number0, number1);
   case VENUS_KIND_STAT:
@@ -105,6 +134,8 @@ static int run(const struct venus_exec *request, const char *path, const char *s
                           number1 & VENUS_FILE_NO_REPLACE ? RENAME_NO_REPLACE : 0));
   case VENUS_KIND_CHMOD:
     return result(chmod(path, number0 & 07777));
+  case VENUS_KIND_CHOWN:
+    return change_owner(path, second);
   case VENUS_KIND_PROGRAM:
   case VENUS_KIND_RESTORE:
   case VENUS_KIND_RESTORED:

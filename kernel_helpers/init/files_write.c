@@ -134,9 +134,24 @@ static int prepare_parents(size_t directory_size) {
   return error;
 }
 
-int files_write(const char *path, mode_t mode, int parents) {
+/* The owner first: changing it clears the set-id bits of the mode. */
+static int set_attributes(int fd, const struct stat *existing, const struct file_owner *owner,
+                          mode_t mode, bool set_mode) {
+  if (existing && fchown(fd, existing->st_uid, existing->st_gid) < 0 && errno != EPERM)
+    return errno;
+  if (fchown(fd, owner->uid, owner->gid) < 0)
+    return errno;
+  if (existing && !set_mode)
+    mode = existing->st_mode & 07777;
+  return fchmod(fd, mode) < 0 ? errno : 0;
+}
+
+int files_write(const char *path, const char *owner_text, mode_t mode, uint32_t flags) {
   struct stat existing;
   bool exists;
+  struct file_owner owner;
+  if (files_owner(owner_text, &owner))
+    return EINVAL;
   int error = resolve_target(path, &existing, &exists);
   if (error)
     return error;
@@ -144,7 +159,7 @@ int files_write(const char *path, mode_t mode, int parents) {
   size_t directory_size = slash ? (size_t)(slash + 1 - target) : 0;
   if (!target[directory_size])
     return *target ? EISDIR : ENOENT;
-  if (parents && (error = prepare_parents(directory_size)))
+  if (flags & VENUS_FILE_PARENTS && (error = prepare_parents(directory_size)))
     return error;
   /* Replacing a file takes rights on the directory only; an upload must respect the file's own. */
   if (exists && access(target, W_OK) < 0)
@@ -154,10 +169,9 @@ int files_write(const char *path, mode_t mode, int parents) {
   if ((error = open_upload(&upload, directory_size)))
     return error;
   error = copy_frames(upload.fd);
-  if (!error && exists && fchown(upload.fd, existing.st_uid, existing.st_gid) < 0 && errno != EPERM)
-    error = errno;
-  if (!error && fchmod(upload.fd, exists ? existing.st_mode & 07777 : mode) < 0)
-    error = errno;
+  if (!error)
+    error = set_attributes(upload.fd, exists ? &existing : NULL, &owner, mode,
+                           (flags & VENUS_FILE_SET_MODE) != 0);
   if (!error)
     error = give_name(&upload, directory_size);
   if (error && !upload.unnamed)

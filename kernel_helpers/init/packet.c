@@ -10,7 +10,9 @@ unsigned packet_fd_count(uint32_t fd_mask, uint32_t cgroup_procs_count) {
 
 const char *packet_next_string(const char *text) { return text + strlen(text) + 1; }
 
-static unsigned expected_arguments(uint32_t kind) { return kind == VENUS_KIND_RENAME ? 2 : 1; }
+static unsigned expected_arguments(uint32_t kind) {
+  return kind == VENUS_KIND_RENAME || kind == VENUS_KIND_WRITE || kind == VENUS_KIND_CHOWN ? 2 : 1;
+}
 
 static int parse_exec(struct exec_request *exec, const uint8_t *payload, size_t size,
                       unsigned fd_count) {

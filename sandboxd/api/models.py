@@ -22,7 +22,6 @@ MAX_ENV_ENTRIES = 1024
 MAX_ENV_BYTES = 64 << 10
 
 SandboxState = Literal["creating", "running", "stopping", "gone"]
-FileType = Literal["file", "directory", "symlink", "fifo", "socket", "char_device", "block_device"]
 
 Hostname = Annotated[
     str, StringConstraints(pattern=r"^[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$")
@@ -172,36 +171,6 @@ class CommandList(Body):
     """The commands of a sandbox."""
 
     commands: list[CommandInfo]
-
-
-class MakeDirectoryRequest(Body):
-    """A directory to make inside a sandbox."""
-
-    path: AbsolutePath
-    mode: int = Field(default=0o755, ge=0, le=0o7777)
-    parents: bool = False
-    user: UserName | None = None
-
-
-class FileEntry(Body):
-    """One object in a sandbox's file tree."""
-
-    name: str
-    path: str
-    type: FileType
-    size_bytes: int
-    mode: int
-    uid: int
-    gid: int
-    mtime: float
-    target: str | None = Field(default=None, description="where a symbolic link points")
-
-
-class FileList(Body):
-    """Entries of one directory, down to the depth that was asked for."""
-
-    entries: list[FileEntry]
-    truncated: bool = Field(default=False, description="there are more entries than may be listed")
 
 
 class ImageInfo(Body):

@@ -9,10 +9,9 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from sandboxd import file_ops
-from sandboxd.api import models
+from sandboxd.api import models_files as models
 from sandboxd.api.context import ApiContext, Context, CurrentPeer, error_answers
 from sandboxd.api.peer import Peer
-from sandboxd.errors import InvalidRequest
 from sandboxd.file_ops import FileTarget
 from sandboxd.protocol import CONTENT_TYPE_BYTES, CONTENT_TYPE_JSON
 
@@ -22,7 +21,13 @@ _ERRORS = error_answers(400, 404, 409, 410, 422, 429, 504)
 _BINARY: dict[str, Any] = {CONTENT_TYPE_BYTES: {"schema": {"type": "string", "format": "binary"}}}
 Path = Annotated[str, Query(description="absolute, inside the sandbox")]
 User = Annotated[str | None, Query(description="default: the sandbox's user")]
-Mode = Annotated[str, Query(pattern="^[0-7]{1,4}$", description="octal, of a new file")]
+Mode = Annotated[
+    str | None,
+    Query(pattern="^[0-7]{1,4}$", description="octal; default: as it was, of a new file 644"),
+]
+Owner = Annotated[
+    models.Owner | None, Query(description="default: as it was, of a new file the user")
+]
 
 
 def _target(
@@ -79,16 +84,18 @@ async def write_file(
     context: Context,
     peer: CurrentPeer,
     user: User = None,
-    mode: Mode = "644",
+    mode: Mode = None,
+    owner: Owner = None,
 ) -> None:
     """Create or replace the file with the body, whole or not at all; makes parent directories."""
     target = _target(context, peer, sandbox_id, path, user, "write file")
     # request.stream() raises when the client is gone before the end of its body.
     await file_ops.write(
         target,
-        int(mode, 8),
+        None if mode is None else int(mode, 8),
         request.stream(),
         max_bytes=context.service.config.max_upload_bytes,
+        owner=owner or "",
     )
 
 
@@ -108,11 +115,16 @@ async def remove_file(
 
 @router.get("/stat", operation_id="stat_file", responses=_ERRORS)
 async def stat_file(
-    sandbox_id: str, path: Path, context: Context, peer: CurrentPeer, user: User = None
+    sandbox_id: str,
+    path: Path,
+    context: Context,
+    peer: CurrentPeer,
+    user: User = None,
+    follow: bool = False,
 ) -> models.FileEntry:
-    """The entry itself; symbolic links are not followed."""
+    """The entry itself; of a symbolic link, with `follow`, what it leads to."""
     target = _target(context, peer, sandbox_id, path, user, "stat file")
-    return models.FileEntry.model_validate(await file_ops.stat(target))
+    return models.FileEntry.model_validate(await file_ops.stat(target, follow=follow))
 
 
 @router.get("/list", operation_id="list_files", response_model=models.FileList, responses=_ERRORS)
@@ -125,13 +137,6 @@ async def list_files(
     depth: int = 1,
 ) -> Response:
     """Entries of a directory, `depth` levels down."""
-    if not 1 <= depth <= file_ops.MAX_LIST_DEPTH:
-        raise InvalidRequest(
-            f"{depth} is out of bounds",
-            operation="list directory",
-            object="field depth",
-            cause=f"it must be between 1 and {file_ops.MAX_LIST_DEPTH}",
-        )
     target = _target(context, peer, sandbox_id, path, user, "list directory")
     return Response(await file_ops.list_directory(target, depth), media_type=CONTENT_TYPE_JSON)
 
@@ -143,3 +148,25 @@ async def make_directory(
     """Make a directory, with `parents` as `mkdir -p`."""
     target = _target(context, peer, sandbox_id, body.path, body.user, "make directory")
     await file_ops.make_directory(target, body.mode, parents=body.parents)
+
+
+@router.post("/rename", status_code=204, operation_id="rename_file", responses=_ERRORS)
+async def rename_file(
+    sandbox_id: str, body: models.RenameFileRequest, context: Context, peer: CurrentPeer
+) -> None:
+    """Give a file or directory another name, on the same filesystem."""
+    target = _target(context, peer, sandbox_id, body.path, body.user, "rename file")
+    await file_ops.rename(target, body.new_path, replace=body.replace)
+
+
+@router.post("/attributes", status_code=204, operation_id="set_attributes", responses=_ERRORS)
+async def set_attributes(
+    sandbox_id: str, body: models.AttributesRequest, context: Context, peer: CurrentPeer
+) -> None:
+    """Change the owner, the mode, or both; a symbolic link is followed."""
+    target = _target(context, peer, sandbox_id, body.path, body.user, "set attributes")
+    # The owner first: changing it clears the set-id bits of the mode.
+    if body.owner is not None:
+        await file_ops.change_owner(target, body.owner)
+    if body.mode is not None:
+        await file_ops.change_mode(target, body.mode)

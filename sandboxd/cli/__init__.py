@@ -13,7 +13,7 @@ import sys
 import click
 
 from sandboxd import __version__
-from sandboxd.cli import doctor, files, images, run, sandboxes, templates
+from sandboxd.cli import doctor, file_tree, files, images, run, sandboxes, templates
 from sandboxd.client import VenusError
 from sandboxd.protocol import DEFAULT_SOCKET, SOCKET_ENV
 
@@ -40,6 +40,7 @@ for command in (
     run.exec_,
     run.run,
     files.cp,
+    file_tree.files,
     sandboxes.ls,
     sandboxes.rm,
     sandboxes.stats,

@@ -27,7 +27,7 @@ def cp(socket: str, source: str, destination: str, recursive: bool, user: str | 
     `-` is standard input or output. Into an existing directory, the copy keeps its name.
     Symbolic links and special files in directories are skipped, with a word on standard error.
     """
-    remote_source, remote_destination = _remote(source), _remote(destination)
+    remote_source, remote_destination = as_remote(source), as_remote(destination)
     if (remote_source is None) == (remote_destination is None):
         raise click.UsageError("exactly one of the two must be SANDBOX:PATH")
     remote = remote_source or remote_destination
@@ -48,19 +48,22 @@ def cp(socket: str, source: str, destination: str, recursive: bool, user: str | 
 
 
 @dataclass(frozen=True)
-class _Remote:
+class Remote:
+    """Something in a sandbox."""
+
     sandbox_id: str
     path: str
 
 
-def _remote(text: str) -> _Remote | None:
+def as_remote(text: str) -> Remote | None:
+    """SANDBOX:PATH; None for a local path."""
     sandbox_id, colon, path = text.partition(":")
     # `./a:b` and `/a:b` are local paths, as for scp.
     if not colon or "/" in sandbox_id or not sandbox_id:
         return None
     if not path.startswith("/"):
         raise click.UsageError(f"{text}: the path in a sandbox must be absolute")
-    return _Remote(sandbox_id, path)
+    return Remote(sandbox_id, path)
 
 
 class _Copier:

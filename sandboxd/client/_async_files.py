@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Literal, overload
 
-from sandboxd.client import _calls
+from sandboxd.client import _calls, _file_calls
 from sandboxd.client._async_transport import AsyncTransport
 from sandboxd.client._call import Call
 from sandboxd.client._data import AsyncData, async_pieces, small
@@ -49,18 +49,25 @@ class AsyncFiles:
 
         A stream holds a connection until it is exhausted or closed.
         """
-        call = _calls.read_file(self._id, path, user)
+        call = _file_calls.read_file(self._id, path, user)
         if format == "stream":
             return self._stream(call)
         content = await self._transport.call(call)
         return content.decode() if format == "text" else content
 
     async def write(
-        self, path: str, data: AsyncData, *, user: str | None = None, mode: int | None = None
+        self,
+        path: str,
+        data: AsyncData,
+        *,
+        user: str | None = None,
+        mode: int | None = None,
+        owner: str | None = None,
     ) -> None:
-        """Replaces the file in one step: readers see the old content or the whole new one."""
+        """Replaces the file in one step: readers see the old content or the whole new one. Without
+        `mode` and `owner` a file that is there keeps its own. `owner`: see `chown`."""
         content = small(data)
-        call = _calls.write_file(self._id, path, user, mode, content or b"")
+        call = _file_calls.write_file(self._id, path, user, mode, owner, content or b"")
         if content is not None:
             await self._transport.call(call)
         else:
@@ -71,10 +78,13 @@ class AsyncFiles:
         return [*(await self.listing(path, depth=depth, user=user)).entries]
 
     async def listing(self, path: str, *, depth: int = 1, user: str | None = None) -> FileListing:
-        return await self._transport.call(_calls.list_files(self._id, path, user, depth))
+        return await self._transport.call(_file_calls.list_files(self._id, path, user, depth))
 
-    async def stat(self, path: str, *, user: str | None = None) -> FileEntry:
-        return await self._transport.call(_calls.stat_file(self._id, path, user))
+    async def stat(self, path: str, *, follow: bool = False, user: str | None = None) -> FileEntry:
+        """What is there; of a symbolic link the link itself, or with `follow` what it leads to."""
+        return await self._transport.call(
+            _file_calls.stat_file(self._id, path, user, follow=follow)
+        )
 
     async def exists(self, path: str, *, user: str | None = None) -> bool:
         try:
@@ -86,13 +96,35 @@ class AsyncFiles:
         return True
 
     async def remove(self, path: str, *, recursive: bool = False, user: str | None = None) -> None:
-        await self._transport.call(_calls.remove_file(self._id, path, user, recursive=recursive))
+        await self._transport.call(
+            _file_calls.remove_file(self._id, path, user, recursive=recursive)
+        )
 
     async def make_dir(
         self, path: str, *, mode: int = 0o755, parents: bool = True, user: str | None = None
     ) -> None:
         await self._transport.call(
-            _calls.make_directory(self._id, path, user, mode, parents=parents)
+            _file_calls.make_directory(self._id, path, user, mode, parents=parents)
+        )
+
+    async def rename(
+        self, path: str, new_path: str, *, replace: bool = True, user: str | None = None
+    ) -> None:
+        """On the same filesystem. Without `replace`, `Conflict` when the new name is taken."""
+        await self._transport.call(
+            _file_calls.rename_file(self._id, path, new_path, user, replace=replace)
+        )
+
+    async def chmod(self, path: str, mode: int, *, user: str | None = None) -> None:
+        await self._transport.call(
+            _file_calls.set_attributes(self._id, path, user, mode=mode, owner=None)
+        )
+
+    async def chown(self, path: str, owner: str, *, user: str | None = None) -> None:
+        """`owner`: a user of the sandbox by name or number, which stands for its own group too,
+        `USER:GROUP`, or `:GROUP`."""
+        await self._transport.call(
+            _file_calls.set_attributes(self._id, path, user, mode=None, owner=owner)
         )
 
     async def _stream(self, call: Call[bytes]) -> AsyncIterator[bytes]:

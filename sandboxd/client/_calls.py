@@ -12,8 +12,6 @@ from sandboxd.client._call import Call, decoded, encoded, given, items, nothing,
 from sandboxd.client.types import (
     CommandInfo,
     DaemonInfo,
-    FileEntry,
-    FileListing,
     ForkOptions,
     SandboxInfo,
     SandboxMetrics,
@@ -246,89 +244,3 @@ def send_signal(sandbox_id: str, exec_id: int, signal: int, *, whole_tree: bool)
         encoded({"signal": signal, "whole_tree": whole_tree}),
         CONTENT_TYPE_JSON,
     )
-
-
-# Files
-
-
-def read_file(sandbox_id: str, path: str, user: str | None) -> Call[bytes]:
-    return Call(
-        "read file",
-        path,
-        "GET",
-        target("sandboxes", sandbox_id, "files", path=path, user=user),
-        bytes,
-    )
-
-
-def write_file(
-    sandbox_id: str, path: str, user: str | None, mode: int | None, data: bytes = b""
-) -> Call[None]:
-    return Call(
-        "write file",
-        path,
-        "PUT",
-        target("sandboxes", sandbox_id, "files", path=path, user=user, mode=_octal(mode)),
-        nothing,
-        data,
-        CONTENT_TYPE_BYTES,
-    )
-
-
-def remove_file(sandbox_id: str, path: str, user: str | None, *, recursive: bool) -> Call[None]:
-    return Call(
-        "remove file",
-        path,
-        "DELETE",
-        target(
-            "sandboxes",
-            sandbox_id,
-            "files",
-            path=path,
-            user=user,
-            recursive="true" if recursive else None,
-        ),
-        nothing,
-    )
-
-
-def stat_file(sandbox_id: str, path: str, user: str | None) -> Call[FileEntry]:
-    return Call(
-        "stat file",
-        path,
-        "GET",
-        target("sandboxes", sandbox_id, "files", "stat", path=path, user=user),
-        lambda b: FileEntry.from_json(decoded(b)),
-    )
-
-
-def list_files(sandbox_id: str, path: str, user: str | None, depth: int) -> Call[FileListing]:
-    def parse(body: bytes) -> FileListing:
-        entries = tuple(FileEntry.from_json(item) for item in items(body, "entries"))
-        return FileListing(entries, bool(decoded(body).get("truncated", False)))
-
-    return Call(
-        "list directory",
-        path,
-        "GET",
-        target("sandboxes", sandbox_id, "files", "list", path=path, user=user, depth=depth),
-        parse,
-    )
-
-
-def make_directory(
-    sandbox_id: str, path: str, user: str | None, mode: int, *, parents: bool
-) -> Call[None]:
-    return Call(
-        "make directory",
-        path,
-        "POST",
-        target("sandboxes", sandbox_id, "files", "mkdir"),
-        nothing,
-        encoded(given(path=path, mode=mode, parents=parents, user=user)),
-        CONTENT_TYPE_JSON,
-    )
-
-
-def _octal(mode: int | None) -> str | None:
-    return None if mode is None else f"{mode:o}"

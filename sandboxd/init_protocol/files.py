@@ -51,13 +51,18 @@ def write_request(
     user: str = "",
     cwd: str | bytes = "/",
     mode: int = 0o644,
+    set_mode: bool = False,
+    owner: str = "",
     parents: bool = False,
     timeout_ms: int = 0,
 ) -> ExecRequest:
-    """Upload frames on stdin; an existing regular file keeps its mode and owner."""
-    flags = FileFlag.PARENTS if parents else 0
+    """Upload frames on stdin; an existing regular file keeps its owner, unless one is named, and
+    its mode, unless ``set_mode``."""
+    flags = FileFlag.PARENTS if parents else FileFlag(0)
+    if set_mode:
+        flags |= FileFlag.SET_MODE
     return ExecRequest(
-        exec_id, (path,), ExecKind.WRITE, user, cwd, None, timeout_ms, (), mode, flags
+        exec_id, (path, owner), ExecKind.WRITE, user, cwd, None, timeout_ms, (), mode, flags
     )
 
 
@@ -147,6 +152,19 @@ def chmod_request(
     timeout_ms: int = 0,
 ) -> ExecRequest:
     return ExecRequest(exec_id, (path,), ExecKind.CHMOD, user, cwd, None, timeout_ms, (), mode, 0)
+
+
+def chown_request(
+    exec_id: int,
+    path: str | bytes,
+    owner: str,
+    *,
+    user: str = "",
+    cwd: str | bytes = "/",
+    timeout_ms: int = 0,
+) -> ExecRequest:
+    """``owner``: ``user``, which stands for its own group too, ``user:group`` or ``:group``."""
+    return ExecRequest(exec_id, (path, owner), ExecKind.CHOWN, user, cwd, None, timeout_ms)
 
 
 def encode_upload_frame(chunk: bytes) -> bytes:

@@ -38,6 +38,7 @@ class ExecKind(enum.IntEnum):
     CHMOD = 8
     RESTORE = 9
     RESTORED = 10
+    CHOWN = 11
 
 
 class FileFlag(enum.IntFlag):
@@ -45,6 +46,7 @@ class FileFlag(enum.IntFlag):
     FOLLOW = 2
     RECURSIVE = 4
     NO_REPLACE = 8
+    SET_MODE = 16
 
 
 class FdBit(enum.IntFlag):

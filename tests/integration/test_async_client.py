@@ -76,6 +76,11 @@ def test_files_and_life(daemon: DaemonProcess) -> None:
             assert (await files.stat("/root/d")).type is FileType.DIRECTORY
             await files.make_dir("/root/e/f")
             assert await files.exists("/root/e/f")
+            await files.rename("/root/d/b", "/root/e/b")
+            await files.chmod("/root/e/b", 0o600)
+            await files.chown("/root/e/b", "1000:5")
+            entry = await files.stat("/root/e/b", follow=True)
+            assert (entry.mode, entry.uid, entry.gid) == (0o600, 1000, 5)
             await files.remove("/root/e", recursive=True)
             assert not await files.exists("/root/e")
             with pytest.raises(NotFound):

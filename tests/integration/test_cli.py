@@ -187,6 +187,29 @@ def test_cp_says_what_is_wrong(cli: Cli, box: str, tmp_path: Path) -> None:
     assert not (tmp_path / "x").exists()
 
 
+def test_the_file_tree(cli: Cli, box: str) -> None:
+    cli("files", "mkdir", f"{box}:/root/a/b", "--mode", "700")
+    cli("cp", "-", f"{box}:/root/a/f", stdin=b"12345")
+    cli("files", "chmod", "640", f"{box}:/root/a/f")
+    cli("files", "chown", "nobody", f"{box}:/root/a/f")
+    shown = cli.text("files", "stat", f"{box}:/root/a/f").splitlines()[1].split()
+    assert shown[:4] == ["-rw-r-----", "65534", "65534", "5"]
+    cli("files", "mv", f"{box}:/root/a/f", "/root/a/g")
+    cli("exec", box, "ln", "-s", "g", "/root/a/l")
+    paths = [
+        line.split(maxsplit=5)[5] for line in cli.text("files", "ls", f"{box}:/root/a").splitlines()
+    ]
+    assert paths == ["PATH", "/root/a/b", "/root/a/g", "/root/a/l -> g"]
+    entries = json.loads(cli.text("files", "ls", "--depth", "2", "--json", f"{box}:/root"))
+    assert {"/root/a", "/root/a/b"} <= {each["path"] for each in entries}
+    followed = json.loads(cli.text("files", "stat", "-L", "--json", f"{box}:/root/a/l"))
+    assert followed["type"] == "file"
+    assert b"ENOTEMPTY" in cli("files", "rm", f"{box}:/root/a", code=1).stderr
+    cli("files", "rm", "-r", f"{box}:/root/a")
+    assert b"SANDBOX:PATH" in cli("files", "ls", "/root", code=2).stderr
+    assert b"octal" in cli("files", "chmod", "u+x", f"{box}:/root", code=2).stderr
+
+
 def test_stats(cli: Cli, box: str) -> None:
     assert box in cli.text("stats")
     value = json.loads(cli.text("stats", "--json", box))

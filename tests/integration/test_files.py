@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 from collections.abc import Iterator
@@ -105,6 +106,66 @@ def test_a_removed_link_leaves_its_target(sandbox: Sandbox) -> None:
     sandbox.commands.run("mkdir t && touch t/f && ln -s t l")
     sandbox.files.remove("/root/l", recursive=True)
     assert sandbox.files.exists("/root/t/f")
+
+
+def test_renaming(sandbox: Sandbox) -> None:
+    files = sandbox.files
+    files.write("/root/a", "a")
+    files.write("/root/b", "b")
+    with pytest.raises(Conflict):
+        files.rename("/root/a", "/root/b", replace=False)
+    files.rename("/root/a", "/root/b")
+    assert files.read("/root/b") == "a"
+    assert not files.exists("/root/a")
+    files.make_dir("/root/d/e")
+    files.rename("/root/d", "/root/f", replace=False)
+    assert files.exists("/root/f/e")
+    with pytest.raises(NotFound):
+        files.rename("/root/absent", "/root/x")
+    with pytest.raises(Unauthorized):
+        files.rename("/etc/passwd", "/etc/x", user="1000")
+    with pytest.raises(InvalidRequest):  # another filesystem
+        files.rename("/root/b", "/tmp/b")
+    with pytest.raises(InvalidRequest):
+        files.rename("/root/b", "relative")
+
+
+def test_modes_and_owners(sandbox: Sandbox) -> None:
+    files = sandbox.files
+    files.write("/root/f", "x", mode=0o600, owner="nobody")
+    entry = files.stat("/root/f")
+    assert (entry.permissions, entry.uid, entry.gid) == ("-rw-------", 65534, 65534)
+    # What is not named stays, in a file that is there.
+    files.write("/root/f", "y")
+    assert files.stat("/root/f") == dataclasses.replace(entry, mtime=files.stat("/root/f").mtime)
+    files.write("/root/f", "y", mode=0o4755, owner=":5")
+    entry = files.stat("/root/f")
+    assert (entry.mode, entry.uid, entry.gid) == (0o4755, 65534, 5)
+    files.chown("/root/f", "1000:games")
+    files.chmod("/root/f", 0o640)
+    entry = files.stat("/root/f")
+    assert (entry.mode, entry.uid, entry.gid) == (0o640, 1000, 60)
+    for owner in ("nosuchuser", "nobody:nosuchgroup", "a:b:c", "", "a/b"):
+        with pytest.raises(InvalidRequest):
+            files.chown("/root/f", owner)
+    for call in (
+        lambda: files.chown("/root/f", "root", user="1001"),
+        lambda: files.write("/tmp/mine", "x", owner="root", user="1001"),
+    ):
+        with pytest.raises(Unauthorized):
+            call()
+    assert not files.exists("/tmp/mine")
+    with pytest.raises(NotFound):
+        files.chown("/root/absent", "0")
+
+
+def test_a_link_and_what_it_leads_to(sandbox: Sandbox) -> None:
+    sandbox.commands.run("echo 12 > f; ln -s f l; ln -s absent broken")
+    assert sandbox.files.stat("/root/l").type is FileType.SYMLINK
+    followed = sandbox.files.stat("/root/l", follow=True)
+    assert (followed.type, followed.size_bytes, followed.target) == (FileType.FILE, 3, None)
+    with pytest.raises(NotFound):
+        sandbox.files.stat("/root/broken", follow=True)
 
 
 @pytest.mark.parametrize(
