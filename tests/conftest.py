@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.client import Daemon, Sandbox
-from tests.support.daemon import DaemonProcess
+from sandboxd.client import Sandbox
+from tests.support.daemon import DaemonProcess, serving
 
 TESTS = Path(__file__).parent
 PARTS = ("unit", "kernel", "integration", "fidelity", "programs", "security", "rl", "native")
@@ -104,13 +104,8 @@ def daemon(
 ) -> Iterator[DaemonProcess]:
     """One daemon for the session, with the image `base`; it must leave nothing behind."""
     process = DaemonProcess(f"venus-t{os.getpid()}", tmp_path_factory.mktemp("venus"))
-    try:
-        process.start()
-        with Daemon(process.socket) as client, base_image_tar.open("rb") as tar:
-            client.import_image_tar("base", tar)
+    with serving(process, base_image_tar):
         yield process
-    finally:
-        process.remove()
 
 
 @pytest.fixture

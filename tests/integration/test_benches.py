@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sandboxd.client import Daemon
-from tests.support.daemon import DaemonProcess
+from tests.support.daemon import DaemonProcess, serving
 
 ROOT = Path(__file__).parents[2]
 KSM = Path("/sys/kernel/mm/ksm/run")
@@ -86,13 +86,8 @@ def bench_daemon(
         tmp_path_factory.mktemp("bench"),
         {"standing_sandboxes": "4", "standing_window_s": "3"},
     )
-    try:
-        process.start()
-        with Daemon(process.socket) as client, base_image_tar.open("rb") as tar:
-            client.import_image_tar("base", tar)
+    with serving(process, base_image_tar):
         yield process
-    finally:
-        process.remove()
 
 
 def result_of(name: str, daemon: DaemonProcess, base_image_tar: Path, *options: str) -> Any:

@@ -8,15 +8,16 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from sandboxd.client import Daemon, Sandbox, Template
+from sandboxd.client import Sandbox, Template
 from sandboxd.errors import VenusError
 from tests.kernel.test_daemon_forks import number_of, start_counter
 from tests.kernel.test_daemon_recovery import eventually, processes_of_sandboxes
 from tests.kernel.test_daemon_template_recovery import held_by, ids_of
-from tests.support.daemon import DaemonProcess
+from tests.support.daemon import DaemonProcess, serving
 from tests.support.footprint import layers_of, records_of
 
 
@@ -44,7 +45,7 @@ class CrashingDaemon(DaemonProcess):
 
 @pytest.fixture(scope="module")
 def crashing(
-    base_image_tar: os.PathLike[str], tmp_path_factory: pytest.TempPathFactory
+    base_image_tar: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[CrashingDaemon]:
     state_dir = tmp_path_factory.mktemp("venus")
     daemon = CrashingDaemon(
@@ -52,13 +53,8 @@ def crashing(
         state_dir,
         {"storage_backend": "plain", "crash_dir": str(state_dir)},
     )
-    daemon.start()
-    try:
-        with Daemon(daemon.socket) as client, open(base_image_tar, "rb") as tar:
-            client.import_image_tar("base", tar)
+    with serving(daemon, base_image_tar):
         yield daemon
-    finally:
-        daemon.remove()
 
 
 def original_of(daemon: CrashingDaemon) -> Sandbox:

@@ -19,7 +19,7 @@ import pytest
 from sandboxd.client import Daemon, Sandbox, Template
 from sandboxd.errors import LimitExceeded, VenusError
 from tests.kernel.test_daemon_recovery import eventually, processes_of_sandboxes
-from tests.support.daemon import DaemonProcess
+from tests.support.daemon import DaemonProcess, serving
 from tests.support.footprint import footprint, layers_of, records_of
 from tests.support.raw_http import as_user, request
 
@@ -54,13 +54,8 @@ def small(
             "max_templates_per_tenant": "2",
         },
     )
-    process.start()
-    try:
-        with Daemon(process.socket) as client, base_image_tar.open("rb") as tar:
-            client.import_image_tar("base", tar)
+    with serving(process, base_image_tar):
         yield process
-    finally:
-        process.remove()
 
 
 def start_counter(sandbox: Sandbox) -> None:

@@ -12,7 +12,7 @@ import pytest
 from sandboxd.client import Daemon, Sandbox, Template
 from tests.kernel.test_daemon_forks import layers_of
 from tests.kernel.test_daemon_recovery import eventually
-from tests.support.daemon import DaemonProcess
+from tests.support.daemon import DaemonProcess, serving
 
 SNAPSHOTS = int(os.environ.get("VENUS_REPEATED_SNAPSHOTS", "100"))
 WARM_UP = 10
@@ -48,13 +48,8 @@ def plain(
     process = DaemonProcess(
         f"venus-w{os.getpid()}", tmp_path_factory.mktemp("venus"), {"storage_backend": "plain"}
     )
-    process.start()
-    try:
-        with Daemon(process.socket) as client, base_image_tar.open("rb") as tar:
-            client.import_image_tar("base", tar)
+    with serving(process, base_image_tar):
         yield process
-    finally:
-        process.remove()
 
 
 def start_worker(sandbox: Sandbox) -> None:

@@ -22,10 +22,10 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.client import Daemon, Sandbox, Template
+from sandboxd.client import Sandbox, Template
 from sandboxd.errors import LimitExceeded, NotFound
 from tests.kernel.test_daemon_recovery import eventually
-from tests.support.daemon import DaemonProcess
+from tests.support.daemon import DaemonProcess, serving
 from tests.support.footprint import footprint, meminfo_kib, template_footprint
 from tests.support.soak_model import MEMORY_DIRECTORY, Model
 
@@ -52,13 +52,8 @@ def cramped(
         tmp_path_factory.mktemp("venus"),
         {"pool_size_bytes": str(POOL_BYTES), "max_layers": str(MAX_LAYERS)},
     )
-    process.start()
-    try:
-        with Daemon(process.socket) as client, base_image_tar.open("rb") as tar:
-            client.import_image_tar("base", tar)
+    with serving(process, base_image_tar):
         yield process
-    finally:
-        process.remove()
 
 
 @dataclass

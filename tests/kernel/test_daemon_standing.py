@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sandboxd.client import Daemon, Sandbox, Template
-from tests.support.daemon import DaemonProcess
+from tests.support.daemon import DaemonProcess, serving
 
 WINDOW_S = 2.0
 STANDING = 3
@@ -29,13 +29,8 @@ def ahead(
         tmp_path_factory.mktemp("ahead"),
         {"standing_sandboxes": str(STANDING), "standing_window_s": str(WINDOW_S)},
     )
-    try:
-        process.start()
-        with Daemon(process.socket) as client, base_image_tar.open("rb") as tar:
-            client.import_image_tar("base", tar)
+    with serving(process, base_image_tar):
         yield process
-    finally:
-        process.remove()
 
 
 def until(holds: Callable[[], bool]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ from sandboxd.client import Daemon, Sandbox, Template
 from sandboxd.errors import LimitExceeded, NotFound
 from tests.kernel.test_daemon_forks import number_of, start_counter
 from tests.kernel.test_daemon_recovery import eventually
-from tests.support.daemon import DaemonProcess
+from tests.support.daemon import DaemonProcess, serving
 from tests.support.footprint import keeper_of, layers_of, records_of
 from tests.support.keeper import Process
 
@@ -161,20 +162,15 @@ def test_without_daemon_and_keeper_nothing_is_left(daemon: DaemonProcess, counte
 def small_pool(
     daemon: DaemonProcess,
     tmp_path_factory: pytest.TempPathFactory,
-    base_image_tar: os.PathLike[str],
+    base_image_tar: Path,
 ) -> Iterator[DaemonProcess]:
     process = DaemonProcess(
         f"venus-e{os.getpid()}",
         tmp_path_factory.mktemp("venus"),
         {"storage_backend": "plain", "pool_size_bytes": str(POOL_BYTES)},
     )
-    process.start()
-    try:
-        with Daemon(process.socket) as client, open(base_image_tar, "rb") as tar:
-            client.import_image_tar("base", tar)
+    with serving(process, base_image_tar):
         yield process
-    finally:
-        process.remove()
 
 
 def with_ballast(daemon: DaemonProcess, mib: int) -> Sandbox:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from sandboxd.client import Daemon, Sandbox
-from tests.support.daemon import DaemonProcess
+from sandboxd.client import Sandbox
+from tests.support.daemon import DaemonProcess, serving
 from tests.support.raw_http import as_user, exec_frames, request
 
 GROUP = 54321
@@ -26,13 +26,8 @@ def shared(
     process = DaemonProcess(
         f"venus-u{os.getpid()}", tmp_path_factory.mktemp("venus"), {"socket_group": str(GROUP)}
     )
-    process.start()
-    try:
-        with Daemon(process.socket) as client, base_image_tar.open("rb") as tar:
-            client.import_image_tar("base", tar)
+    with serving(process, base_image_tar):
         yield process
-    finally:
-        process.stop()
 
 
 def ask(

@@ -16,13 +16,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sandboxd.client import Daemon, Sandbox, Template
+from sandboxd.client import Sandbox, Template
 from sandboxd.errors import InternalError, VenusError
 from tests.fidelity.conftest import program_layer
 from tests.fidelity.rows import GO, IS_FORK, READY, RESULT
 from tests.kernel.test_daemon_forks import layers_of, number_of, start_counter
 from tests.kernel.test_daemon_recovery import eventually, processes_of_sandboxes
-from tests.support.daemon import DaemonProcess
+from tests.support.daemon import DaemonProcess, serving
 
 __all__ = ["program_layer"]
 
@@ -44,13 +44,8 @@ def victim(
     process = DaemonProcess(
         f"venus-x{os.getpid()}", tmp_path_factory.mktemp("venus"), {"storage_backend": "plain"}
     )
-    process.start()
-    try:
-        with Daemon(process.socket) as client, base_image_tar.open("rb") as tar:
-            client.import_image_tar("base", tar)
+    with serving(process, base_image_tar):
         yield process
-    finally:
-        process.remove()
 
 
 def tracer_of(daemon: DaemonProcess, sandbox: Sandbox) -> int:

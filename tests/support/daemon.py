@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import shutil
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -171,3 +173,15 @@ class DaemonProcess:
         if sandboxes.is_dir():
             found += [f"run directory: {each}" for each in sandboxes.iterdir()]
         return found
+
+
+@contextlib.contextmanager
+def serving(daemon: DaemonProcess, image_tar: Path) -> Iterator[None]:
+    """It runs meanwhile, with the image `base`, and leaves nothing behind."""
+    try:
+        daemon.start()
+        with Daemon(daemon.socket) as client, image_tar.open("rb") as tar:
+            client.import_image_tar("base", tar)
+        yield
+    finally:
+        daemon.remove()
