@@ -64,8 +64,9 @@ class Config:
     max_templates_per_tenant: int = 256
     pool_size_bytes: int = 16 * GIB
     """Memory of all templates together; idle ones go for new ones, least recently used first."""
-    max_layers: int = 64
-    """Frozen layers under one sandbox: each snapshot of a fork of a fork … adds one."""
+    max_layers: int = 16
+    """Frozen layers under one sandbox: each snapshot of a fork of a fork … adds one. Of more, the
+    upper half becomes one."""
     max_execs_per_sandbox: int = 64
     max_execs: int = 4000
     """In the whole daemon. Each takes up to four of its descriptors, of which it has 65,536."""

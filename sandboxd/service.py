@@ -62,9 +62,9 @@ class SandboxService:
         self.boot_id = current_boot_id()
         self.population = Population(config)
         self._closing = False
-        # Creates and captures, which may take long, hold at most as many threads as they have
-        # slots, so removals always find one.
-        workers = 2 * config.max_concurrent_creates + 2 + config.max_concurrent_captures
+        # Creates, captures and merges of layers, which may take long, hold at most as many threads
+        # as they have slots, so removals always find one.
+        workers = 2 * config.max_concurrent_creates + 2 + 2 * config.max_concurrent_captures
         self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="launcher")
 
     @property

@@ -163,12 +163,21 @@ class BtrfsStore:
             mounts.sync_filesystem(self.path(collection, name))
 
     def freeze(self, source: tuple[Collection, str], target: tuple[Collection, str]) -> None:
-        collection, name = target
-        with storage_errors("freeze volume", source[1]):
-            with self._opened(*source) as source_fd:
-                inode_numbers.mark_top(source_fd)
-                parent_fd = self._collection_fds[collection]
-                btrfs_calls.snapshot_subvolume(parent_fd, checked_name(name), source_fd)
+        with storage_errors("freeze volume", source[1]), self._opened(*source) as source_fd:
+            inode_numbers.mark_top(source_fd)
+            self._snapshot(source_fd, target, read_only=True)
+
+    def derive(self, source: tuple[Collection, str], target: tuple[Collection, str]) -> None:
+        with storage_errors("derive volume", source[1]), self._opened(*source) as source_fd:
+            self._snapshot(source_fd, target, read_only=False)
+
+    def settle(self, collection: Collection, name: str) -> None:
+        with storage_errors("settle volume", name), self._opened(collection, name) as volume_fd:
+            inode_numbers.mark_top(volume_fd)
+
+    def _snapshot(self, source_fd: int, target: tuple[Collection, str], *, read_only: bool) -> None:
+        parent_fd, name = self._collection_fds[target[0]], checked_name(target[1])
+        btrfs_calls.snapshot_subvolume(parent_fd, name, source_fd, read_only=read_only)
 
     def remove(self, collection: Collection, name: str) -> None:
         parent_fd = self._collection_fds[collection]

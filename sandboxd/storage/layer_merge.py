@@ -13,14 +13,17 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import signal
 import stat
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sandboxd.errors import InternalError, LimitExceeded, StorageFull
 from sandboxd.storage.file_copy import copy_attributes, copy_file, copy_times
 from sandboxd.storage.layer_marks import (
     OPEN_DIRECTORY,
@@ -38,6 +41,8 @@ from sandboxd.storage.layer_marks import (
 from sandboxd.storage.tree_removal import remove_tree
 
 PR_SET_PDEATHSIG = 1
+TIMEOUT_S = 300.0
+"""For all layers of one merge."""
 
 
 @dataclass
@@ -235,15 +240,46 @@ def merge(base: Path, uppers: Sequence[Path]) -> None:
             os.close(parent_fd)
 
 
+def merge_apart(base: Path, uppers: Sequence[Path]) -> None:
+    """As `merge`, in a process of its own; `StorageFull`, `LimitExceeded` or `InternalError`."""
+    operation, layer = "merge layers", base.parent.name
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", __name__, base, *uppers],
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            check=False,
+            timeout=TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise LimitExceeded(
+            "the layers hold too much to be merged",
+            operation=operation,
+            object=layer,
+            cause=f"it takes more than {TIMEOUT_S:g} s",
+        ) from None
+    if done.returncode != 0:
+        full = done.returncode in (errno.ENOSPC, errno.EDQUOT)
+        cause = done.stderr[-500:].decode(errors="replace").strip()
+        raise (StorageFull if full else InternalError)(
+            "the layers could not be merged",
+            operation=operation,
+            object=layer,
+            cause=cause or f"status {done.returncode}",
+        )
+
+
 def main(arguments: Sequence[str]) -> int:
-    """What went wrong is said on standard error."""
+    """The status is the error number; what went wrong is said on standard error."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     base, *uppers = map(Path, arguments)
     try:
         merge(base, uppers)
     except OSError as error:
         print(error, file=sys.stderr)
-        return 1
+        return error.errno or 1
     return 0
 
 

@@ -67,6 +67,12 @@ class PlainStore:
                 self.remove(*target)
                 raise
 
+    def derive(self, source: tuple[Collection, str], target: tuple[Collection, str]) -> None:
+        self.freeze(source, target)
+
+    def settle(self, collection: Collection, name: str) -> None:
+        """Nothing marks it."""
+
     def remove(self, collection: Collection, name: str) -> None:
         path = self.path(collection, name)
         with storage_errors("remove volume", str(path)):

@@ -59,6 +59,12 @@ class SplitStore:
     def freeze(self, source: tuple[Collection, str], target: tuple[Collection, str]) -> None:
         self._store(source[0]).freeze(source, target)
 
+    def derive(self, source: tuple[Collection, str], target: tuple[Collection, str]) -> None:
+        self._store(source[0]).derive(source, target)
+
+    def settle(self, collection: Collection, name: str) -> None:
+        self._store(collection).settle(collection, name)
+
     def used_bytes(self, collection: Collection, name: str) -> int | None:
         return self._store(collection).used_bytes(collection, name)
 

@@ -81,6 +81,12 @@ class VolumeStore(Protocol):
         `FileExistsError` if the target exists. Nobody may write to the source meanwhile.
         """
 
+    def derive(self, source: tuple[Collection, str], target: tuple[Collection, str]) -> None:
+        """As `freeze`, of a source that never changes; the new volume may change until `settle`."""
+
+    def settle(self, collection: Collection, name: str) -> None:
+        """A derived volume never changes from here on."""
+
     def used_bytes(self, collection: Collection, name: str) -> int | None:
         """What the volume occupies, as of a few seconds ago; None where nobody counts."""
 

@@ -23,6 +23,7 @@ from sandboxd.launch_request import Limits
 from sandboxd.lifecycle import EndReason, State
 from sandboxd.sandbox import LiveSandbox
 from sandboxd.service import SandboxService
+from sandboxd.storage.layers import to_merge
 from sandboxd.templates.capture import (
     OPERATION,
     Externals,
@@ -57,6 +58,8 @@ class TemplateService:
         self._pages = KeptPages(keeper)
         self._pool = service.population.pool
         self._slots = asyncio.Semaphore(service.config.max_concurrent_captures)
+        # Of their own: a merge may take long, and holds no sandbox up.
+        self._merges = asyncio.Semaphore(service.config.max_concurrent_captures)
         self._last_used_s: dict[str, float] = {}
         self.store = TemplateStore(
             TemplateRecords(service.config.templates_dir),
@@ -228,7 +231,29 @@ class TemplateService:
                     await self._release(work.result().template_id)
                 raise
         self._service.counters.snapshots += 1
-        return template
+        return await self._with_few_layers(template)
+
+    async def _with_few_layers(self, template: Template) -> Template:
+        """The topmost layers of the template become one when there are too many; the sandbox, which
+        goes on, keeps its own."""
+        layers = template.record.layers
+        count = to_merge(len(layers), self._service.config.max_layers)
+        if not count:
+            return template
+        async with self._merges:
+            work = asyncio.ensure_future(
+                self._service.in_thread(
+                    lambda: self._layers.merge(layers[:count], template.template_id)
+                )
+            )
+            try:
+                merged = await asyncio.shield(work)
+            except BaseException:
+                await asyncio.wait((work,))
+                await self._release(template.template_id)
+                raise
+        record = dataclasses.replace(template.record, layers=(merged, *layers[count:]))
+        return Template(record, template.native)
 
     async def _capture_now(
         self, sandbox: LiveSandbox, externals: Externals, labels: Mapping[str, str], again: bool
@@ -238,13 +263,6 @@ class TemplateService:
         assert record is not None
         template_id = f"tp-{secrets.token_hex(8)}"
         lower = launched.layers
-        if len(lower) >= self._service.config.max_layers:
-            raise LimitExceeded(
-                "the sandbox stands on too many layers",
-                operation=OPERATION,
-                object=sandbox.sandbox_id,
-                cause=f"max_layers is {self._service.config.max_layers}",
-            )
         tracer = sandbox.tracer = sandbox.tracer or _tracer_of(sandbox)
         generation, last_exec = sandbox.exec_ids
         try:

@@ -51,7 +51,7 @@ def crashing(
     daemon = CrashingDaemon(
         f"venus-c{os.getpid()}",
         state_dir,
-        {"storage_backend": "plain", "crash_dir": str(state_dir)},
+        {"storage_backend": "plain", "crash_dir": str(state_dir), "max_layers": "1"},
     )
     with serving(daemon, base_image_tar):
         yield daemon
@@ -73,6 +73,11 @@ def fork(sandbox: Sandbox, template: Template) -> str:
 
 def fork_template(sandbox: Sandbox, template: Template) -> str:
     return template.fork()[0].sandbox_id
+
+
+def snapshot_of_fork(sandbox: Sandbox, template: Template) -> str:
+    """With one layer more than may be."""
+    return template.fork()[0].snapshot().template_id
 
 
 def remove(sandbox: Sandbox, template: Template) -> str:
@@ -108,7 +113,7 @@ def check_and_clear(daemon: CrashingDaemon, original: str) -> bool:
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("act", [snapshot, fork, fork_template, remove])
+@pytest.mark.parametrize("act", [snapshot, fork, fork_template, snapshot_of_fork, remove])
 def test_killed_at_every_step(
     crashing: CrashingDaemon, act: Callable[[Sandbox, Template], str]
 ) -> None:

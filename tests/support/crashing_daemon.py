@@ -27,7 +27,7 @@ from sandboxd.templates.records import TemplateRecords
 
 DIRECTORY = Path(os.environ["VENUS_CRASH_DIR"])
 OBJECTS: dict[type, tuple[str, ...]] = {
-    LayerStore: ("flush", "freeze", "hold", "release"),
+    LayerStore: ("flush", "freeze", "merge", "hold", "release"),
     KeptPages: ("hold", "release"),
     TemplateRecords: ("write", "forget"),
     Registry: ("write", "forget"),
