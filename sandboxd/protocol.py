@@ -19,7 +19,7 @@ import json
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 API_PREFIX = "/v1"
 DEFAULT_SOCKET = "/run/venus/sandboxd.sock"
@@ -29,6 +29,9 @@ CONTENT_TYPE_FRAMES = "application/vnd.venus.frames"
 CONTENT_TYPE_BYTES = "application/octet-stream"
 CONTENT_TYPE_JSON = "application/json"
 CONTENT_TYPE_NDJSON = "application/x-ndjson"
+
+OnExternal = Literal["refuse", "reset"]
+"""What a capture does about connections to outside the sandbox."""
 
 FRAME_HEADER = struct.Struct("<B3xI")
 FRAME_HEADER_BYTES = FRAME_HEADER.size

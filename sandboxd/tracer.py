@@ -23,6 +23,7 @@ from pathlib import Path
 from sandboxd import _native
 from sandboxd.errors import InternalError
 from sandboxd.keeper.start import unit_groups
+from sandboxd.protocol import OnExternal
 from sandboxd.storage.mounts import current_mounts
 
 TRACER_BINARY = Path(__file__).parent / "_bin" / "sandbox-tracer"
@@ -70,6 +71,7 @@ class Tracer:
         parent: _native.Template | None,
         *,
         keep: bool,
+        on_external: OnExternal,
     ) -> _native.Template:
         """See `_native.capture`. `keep`: there may be another one of this sandbox.
 
@@ -87,7 +89,9 @@ class Tracer:
             if native is None or native.gone:
                 native = self._native = self._start()
             try:
-                return native.capture(externals, on_stopped, parent, keep=keep)
+                return native.capture(
+                    externals, on_stopped, parent, keep=keep, on_external=on_external
+                )
             except _native.TracerGone as error:
                 self.files = {}
                 if self._mark().stat().st_size:

@@ -17,6 +17,7 @@ from sandboxd.api.models import (
     SandboxOptions,
     TemplateId,
 )
+from sandboxd.protocol import OnExternal
 
 MAX_STEPS = 256
 MAX_STEP_TIMEOUT_S = 3600.0
@@ -25,10 +26,16 @@ Timeout = Annotated[float, Field(gt=0, le=MAX_STEP_TIMEOUT_S, allow_inf_nan=Fals
 # A shell line, or a program with its arguments.
 Command = Argument | Annotated[list[Argument], Field(min_length=1, max_length=1024)]
 
+External = Annotated[
+    OnExternal,
+    Field(description="connections to outside the sandbox: the capture is refused, or resets them"),
+]
+
 
 class SnapshotRequest(Body):
     """What to remember with a snapshot."""
 
+    on_external: External = "refuse"
     labels: dict[LabelKey, LabelValue] = Field(default_factory=dict, max_length=MAX_LABELS)
 
 
@@ -36,6 +43,12 @@ class ForkRequest(SandboxOptions):
     """How many forks, and what is different from the original in all of them."""
 
     count: int = Field(default=1, ge=1, description="at most max_forks_per_request of the daemon")
+
+
+class LiveForkRequest(ForkRequest):
+    """As of a template; what is captured for it is gone afterwards."""
+
+    on_external: External = "refuse"
 
 
 class RecipeFileBody(Body):

@@ -17,6 +17,7 @@ from sandboxd.api.presentation import (
 )
 from sandboxd.errors import InvalidRequest
 from sandboxd.sandbox import LiveSandbox
+from sandboxd.templates.capture import CaptureWish
 
 router = APIRouter(prefix="/v1", tags=["templates"])
 
@@ -35,7 +36,8 @@ async def snapshot_sandbox(
 ) -> models_templates.TemplateInfo:
     """The sandbox as it is now, as a template; the sandbox goes on."""
     sandbox = context.service.population.find(peer.uid, sandbox_id, "snapshot sandbox")
-    return template_info(await context.templates.snapshot(sandbox, body.labels))
+    wish = CaptureWish(on_external=body.on_external)
+    return template_info(await context.templates.snapshot(sandbox, body.labels, wish))
 
 
 @router.post(
@@ -47,7 +49,7 @@ async def snapshot_sandbox(
 )
 async def fork_sandbox(
     sandbox_id: str,
-    body: models_templates.ForkRequest,
+    body: models_templates.LiveForkRequest,
     request: Request,
     context: Context,
     peer: CurrentPeer,
@@ -55,7 +57,8 @@ async def fork_sandbox(
     """Sandboxes that go on from where this one is now; all, or none."""
     sandbox = context.service.population.find(peer.uid, sandbox_id, "fork")
     options = create_options(body, sandbox.image)
-    made = await context.templates.fork(sandbox, options, body.count)
+    wish = CaptureWish(on_external=body.on_external)
+    made = await context.templates.fork(sandbox, options, body.count, wish)
     return await _answer(context, request, made)
 
 

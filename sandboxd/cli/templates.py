@@ -16,17 +16,30 @@ from sandboxd.cli.listing import list_options, print_list
 from sandboxd.cli.options import as_json, fork_options, sandbox_options
 from sandboxd.cli.units import parse_pairs, show_duration, show_size
 from sandboxd.client import Sandbox, Template, TemplateInfo
+from sandboxd.protocol import OnExternal
 
 _LABEL_HELP = "Label, for template ls."
+
+
+on_external = click.option(
+    "--on-external",
+    default="refuse",
+    show_default=True,
+    type=click.Choice(["refuse", "reset"]),
+    help="What becomes of connections to outside the sandbox.",
+)
 
 
 @click.command()
 @click.argument("origin", metavar="SANDBOX|TEMPLATE")
 @click.option("-n", "--count", default=1, show_default=True, type=click.IntRange(min=1))
+@on_external
 @sandbox_options
 @as_json
 @click.pass_obj
-def fork(socket: str, /, origin: str, count: int, as_json: bool, **options: Any) -> None:
+def fork(
+    socket: str, /, origin: str, count: int, on_external: OnExternal, as_json: bool, **options: Any
+) -> None:
     """Make sandboxes that go on from where another one is now, and print their ids.
 
     Processes, memory and files are the original's, each fork's own from here on. All of them are
@@ -34,9 +47,12 @@ def fork(socket: str, /, origin: str, count: int, as_json: bool, **options: Any)
     """
     made: list[Sandbox]
     if origin.startswith("tp-"):
+        if on_external != "refuse":
+            raise click.UsageError("--on-external is of snapshots; this template is one already")
         made = Template.get(origin, socket=socket).fork(count, **fork_options(options))
     else:
-        made = Sandbox.connect(origin, socket=socket).fork(count, **fork_options(options))
+        original = Sandbox.connect(origin, socket=socket)
+        made = original.fork(count, on_external=on_external, **fork_options(options))
     if as_json:
         click.echo(json.dumps([dataclasses.asdict(each.info) for each in made]))
     else:
@@ -47,11 +63,15 @@ def fork(socket: str, /, origin: str, count: int, as_json: bool, **options: Any)
 @click.command()
 @click.argument("sandbox")
 @click.option("-l", "--label", multiple=True, metavar="NAME=VALUE", help=_LABEL_HELP)
+@on_external
 @as_json
 @click.pass_obj
-def snapshot(socket: str, sandbox: str, label: tuple[str, ...], as_json: bool) -> None:
+def snapshot(
+    socket: str, sandbox: str, label: tuple[str, ...], on_external: OnExternal, as_json: bool
+) -> None:
     """Make a template of a sandbox as it is now, and print its id. The sandbox goes on."""
-    made = Sandbox.connect(sandbox, socket=socket).snapshot(parse_pairs(label, "--label"))
+    original = Sandbox.connect(sandbox, socket=socket)
+    made = original.snapshot(parse_pairs(label, "--label"), on_external=on_external)
     click.echo(json.dumps(dataclasses.asdict(made.info)) if as_json else made.template_id)
 
 

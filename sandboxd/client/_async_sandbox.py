@@ -14,7 +14,7 @@ from sandboxd.client._async_transport import AsyncTransport
 from sandboxd.client._http import DEFAULT_REQUEST_TIMEOUT_S, Socket
 from sandboxd.client.types import ForkOptions, SandboxInfo, SandboxMetrics, TemplateInfo
 from sandboxd.errors import NotFound, SandboxGone
-from sandboxd.protocol import StdinMode
+from sandboxd.protocol import OnExternal, StdinMode
 
 
 class AsyncSandbox:
@@ -148,15 +148,25 @@ class AsyncSandbox:
         """A new time to live in seconds, counted from now; None removes the deadline."""
         await self._transport.call(_calls.set_ttl(self.sandbox_id, timeout))
 
-    async def snapshot(self, metadata: Mapping[str, str] | None = None) -> AsyncTemplate:
-        """The sandbox as it is now, as a template; the sandbox goes on."""
-        call = _template_calls.snapshot_sandbox(self.sandbox_id, metadata)
+    async def snapshot(
+        self, metadata: Mapping[str, str] | None = None, *, on_external: OnExternal = "refuse"
+    ) -> AsyncTemplate:
+        """The sandbox as it is now, as a template; the sandbox goes on. `on_external="reset"`:
+        connections to outside, with which no snapshot is possible, come back reset."""
+        call = _template_calls.snapshot_sandbox(self.sandbox_id, metadata, on_external)
         info = await self._transport.call(call, timeout_s=None)
         return AsyncTemplate(AsyncTransport(self._transport.socket), info)
 
-    async def fork(self, count: int = 1, **options: Unpack[ForkOptions]) -> builtins.list[Self]:
-        """`count` sandboxes that go on from where this one is now; all of them, or an error."""
-        call = _template_calls.fork_sandbox(self.sandbox_id, count, options)
+    async def fork(
+        self,
+        count: int = 1,
+        *,
+        on_external: OnExternal = "refuse",
+        **options: Unpack[ForkOptions],
+    ) -> builtins.list[Self]:
+        """`count` sandboxes that go on from where this one is now; all of them, or an error.
+        `on_external` as of `snapshot`."""
+        call = _template_calls.fork_sandbox(self.sandbox_id, count, on_external, options)
         made = await self._transport.call(call, timeout_s=None)
         return [type(self)(AsyncTransport(self._transport.socket), info) for info in made]
 

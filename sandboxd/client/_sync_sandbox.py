@@ -14,7 +14,7 @@ from sandboxd.client._sync_files import Files
 from sandboxd.client._sync_transport import SyncTransport
 from sandboxd.client.types import ForkOptions, SandboxInfo, SandboxMetrics, TemplateInfo
 from sandboxd.errors import NotFound, SandboxGone
-from sandboxd.protocol import StdinMode
+from sandboxd.protocol import OnExternal, StdinMode
 
 
 class Sandbox:
@@ -147,15 +147,25 @@ class Sandbox:
         """A new time to live in seconds, counted from now; None removes the deadline."""
         self._transport.call(_calls.set_ttl(self.sandbox_id, timeout))
 
-    def snapshot(self, metadata: Mapping[str, str] | None = None) -> Template:
-        """The sandbox as it is now, as a template; the sandbox goes on."""
-        call = _template_calls.snapshot_sandbox(self.sandbox_id, metadata)
+    def snapshot(
+        self, metadata: Mapping[str, str] | None = None, *, on_external: OnExternal = "refuse"
+    ) -> Template:
+        """The sandbox as it is now, as a template; the sandbox goes on. `on_external="reset"`:
+        connections to outside, with which no snapshot is possible, come back reset."""
+        call = _template_calls.snapshot_sandbox(self.sandbox_id, metadata, on_external)
         info = self._transport.call(call, timeout_s=None)
         return Template(SyncTransport(self._transport.socket), info)
 
-    def fork(self, count: int = 1, **options: Unpack[ForkOptions]) -> builtins.list[Self]:
-        """`count` sandboxes that go on from where this one is now; all of them, or an error."""
-        call = _template_calls.fork_sandbox(self.sandbox_id, count, options)
+    def fork(
+        self,
+        count: int = 1,
+        *,
+        on_external: OnExternal = "refuse",
+        **options: Unpack[ForkOptions],
+    ) -> builtins.list[Self]:
+        """`count` sandboxes that go on from where this one is now; all of them, or an error.
+        `on_external` as of `snapshot`."""
+        call = _template_calls.fork_sandbox(self.sandbox_id, count, on_external, options)
         made = self._transport.call(call, timeout_s=None)
         return [type(self)(SyncTransport(self._transport.socket), info) for info in made]
 

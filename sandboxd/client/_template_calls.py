@@ -8,37 +8,43 @@ from urllib.parse import quote
 from sandboxd.client._call import Call, decoded, encoded, items, nothing, target
 from sandboxd.client._calls import sandbox_options
 from sandboxd.client.types import ForkOptions, SandboxInfo, TemplateInfo
-from sandboxd.protocol import CONTENT_TYPE_JSON
+from sandboxd.protocol import CONTENT_TYPE_JSON, OnExternal
 
 
-def snapshot_sandbox(sandbox_id: str, labels: Mapping[str, str] | None) -> Call[TemplateInfo]:
+def snapshot_sandbox(
+    sandbox_id: str, labels: Mapping[str, str] | None, on_external: OnExternal
+) -> Call[TemplateInfo]:
     return Call(
         "snapshot sandbox",
         sandbox_id,
         "POST",
         target("sandboxes", sandbox_id, "snapshot"),
         lambda b: TemplateInfo.from_json(decoded(b)),
-        encoded({"labels": dict(labels or {})}),
+        encoded({"labels": dict(labels or {}), "on_external": on_external}),
         CONTENT_TYPE_JSON,
     )
 
 
-def fork_sandbox(sandbox_id: str, count: int, options: ForkOptions) -> Call[list[SandboxInfo]]:
-    return _fork("sandboxes", sandbox_id, count, options)
+def fork_sandbox(
+    sandbox_id: str, count: int, on_external: OnExternal, options: ForkOptions
+) -> Call[list[SandboxInfo]]:
+    return _fork("sandboxes", sandbox_id, count, options, on_external=on_external)
 
 
 def fork_template(template_id: str, count: int, options: ForkOptions) -> Call[list[SandboxInfo]]:
     return _fork("templates", template_id, count, options)
 
 
-def _fork(kind: str, name: str, count: int, options: ForkOptions) -> Call[list[SandboxInfo]]:
+def _fork(
+    kind: str, name: str, count: int, options: ForkOptions, **more: str
+) -> Call[list[SandboxInfo]]:
     return Call(
         "fork",
         name,
         "POST",
         target(kind, name, "fork"),
         lambda b: [SandboxInfo.from_json(item) for item in items(b, "sandboxes")],
-        encoded({"count": count, **sandbox_options(options)}),
+        encoded({"count": count, **more, **sandbox_options(options)}),
         CONTENT_TYPE_JSON,
     )
 

@@ -16,6 +16,7 @@ from sandboxd.inherited_execs import KEPT_OUTPUT_BYTES
 from sandboxd.sandbox import LiveSandbox
 from sandboxd.service import SandboxService
 from sandboxd.templates import commands
+from sandboxd.templates.capture import CaptureWish
 from sandboxd.templates.recipe import READY_PAUSE_S, Recipe, RecipeFile, WarmCommand
 from sandboxd.templates.service import TemplateService
 from sandboxd.templates.template import Template
@@ -75,7 +76,11 @@ class TemplateBuilder:
         try:
             await self._carry_out(sandbox, recipe)
             return await self._templates.snapshot(
-                sandbox, recipe.labels, recipe=digest, on_fork=recipe.on_fork, again=False
+                sandbox,
+                recipe.labels,
+                recipe=digest,
+                on_fork=recipe.on_fork,
+                wish=CaptureWish(again=False),
             )
         finally:
             await asyncio.shield(self._service.destroy(sandbox))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from sandboxd import _native
 from sandboxd.errors import InternalError, LimitExceeded, SnapshotRefused, VenusError, errno_text
+from sandboxd.protocol import OnExternal
 from sandboxd.sandbox import LiveSandbox
 from sandboxd.storage.layers import LayerStore
 from sandboxd.templates.template import CapturedCommand
@@ -94,6 +95,18 @@ class Captured:
     layer: str
 
 
+@dataclass(frozen=True)
+class CaptureWish:
+    """What a capture is for."""
+
+    again: bool = True
+    """There may be another one of the sandbox: what it writes is tracked from here on."""
+    on_external: OnExternal = "refuse"
+
+
+USUAL = CaptureWish()
+
+
 def capture(
     layers: LayerStore,
     sandbox_id: str,
@@ -101,11 +114,11 @@ def capture(
     descriptors: list[int],
     parent: _native.Template | None,
     holder: str,
-    again: bool,
+    wish: CaptureWish,
 ) -> Captured:
     """Stop the sandbox, copy what is not yet in the pool, freeze its files, let it go on. Blocking.
 
-    `again`: there may be another capture of the sandbox. Raises `SnapshotRefused` for state that
+    Raises `SnapshotRefused` for state that
     cannot be rebuilt, and `CaptureCut` when the sandbox is beyond help; whatever it raises, no
     layer is left.
     """
@@ -116,7 +129,8 @@ def capture(
             descriptors,
             lambda: names.append(layers.freeze(sandbox_id, holder)),
             parent,
-            keep=again,
+            keep=wish.again,
+            on_external=wish.on_external,
         )
     except BaseException as error:
         if names:

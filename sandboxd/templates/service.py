@@ -26,6 +26,8 @@ from sandboxd.service import SandboxService
 from sandboxd.storage.layers import to_merge
 from sandboxd.templates.capture import (
     OPERATION,
+    USUAL,
+    CaptureWish,
     Externals,
     capture,
     gather_externals,
@@ -99,15 +101,14 @@ class TemplateService:
         self,
         sandbox: LiveSandbox,
         labels: Mapping[str, str],
+        wish: CaptureWish = USUAL,
         *,
         recipe: str = "",
         on_fork: RecipeCommand | None = None,
-        again: bool = True,
     ) -> Template:
-        """The sandbox as it is now, as a template; the sandbox goes on. `again`: there may be
-        another snapshot of it, for which what it writes is tracked from here on."""
+        """The sandbox as it is now, as a template; the sandbox goes on."""
         self.store.admit(sandbox.tenant_uid)
-        captured = await self._capture(sandbox, labels, again=again)
+        captured = await self._capture(sandbox, labels, wish)
         record = dataclasses.replace(captured.record, recipe=recipe, on_fork=on_fork)
         template = Template(record, captured.native)
         try:
@@ -121,13 +122,17 @@ class TemplateService:
         return template
 
     async def fork(
-        self, sandbox: LiveSandbox, wanted: CreateOptions, count: int
+        self,
+        sandbox: LiveSandbox,
+        wanted: CreateOptions,
+        count: int,
+        wish: CaptureWish = USUAL,
     ) -> list[LiveSandbox]:
         """`count` sandboxes that go on from where this one is now; all, or none."""
         checked_count(self._service.config, count)
         # Before the sandbox is stopped for nothing.
         self._creation.admit(sandbox.tenant_uid, count)
-        template = await self._capture(sandbox, {})
+        template = await self._capture(sandbox, {}, wish)
         try:
             async with self._arriving(template):
                 return await self._creation.fork(template, wanted, count, ahead=False)
@@ -213,7 +218,7 @@ class TemplateService:
             await asyncio.shield(self._service.in_thread(lambda: self._layers.remove(unheld)))
 
     async def _capture(
-        self, sandbox: LiveSandbox, labels: Mapping[str, str], *, again: bool = True
+        self, sandbox: LiveSandbox, labels: Mapping[str, str], wish: CaptureWish
     ) -> Template:
         sandbox.require_running(OPERATION)
         # The slot first: nothing waits for the gate of a sandbox whose turn has not come.
@@ -221,7 +226,7 @@ class TemplateService:
             # Not before the gate is closed: what starts or ends until then counts.
             externals = gather_externals(sandbox)
             # Shielded: the gate stays closed until the sandbox runs again.
-            work = asyncio.ensure_future(self._capture_now(sandbox, externals, labels, again))
+            work = asyncio.ensure_future(self._capture_now(sandbox, externals, labels, wish))
             work.add_done_callback(lambda _: externals.close())
             try:
                 template = await asyncio.shield(work)
@@ -256,7 +261,11 @@ class TemplateService:
         return Template(record, template.native)
 
     async def _capture_now(
-        self, sandbox: LiveSandbox, externals: Externals, labels: Mapping[str, str], again: bool
+        self,
+        sandbox: LiveSandbox,
+        externals: Externals,
+        labels: Mapping[str, str],
+        wish: CaptureWish,
     ) -> Template:
         launched, _ = sandbox.require_running(OPERATION)
         record, parent = sandbox.record, sandbox.template
@@ -274,7 +283,7 @@ class TemplateService:
                     externals.descriptors,
                     None if parent is None else parent.native,
                     template_id,
-                    again,
+                    wish,
                 )
             )
             # No less than the sandbox, which may be gone as soon as its gate is open.
@@ -314,7 +323,7 @@ class TemplateService:
             ),
             captured.native,
         )
-        if again:
+        if wish.again:
             tracer.files = template.files
             self._pool.keep(sandbox.sandbox_id, tracer.files)
         return template

@@ -17,10 +17,11 @@ import psutil
 import pytest
 
 from sandboxd.client import Daemon, Sandbox, Template
-from sandboxd.errors import LimitExceeded, VenusError
+from sandboxd.errors import LimitExceeded, SnapshotRefused, VenusError
 from tests.kernel.test_daemon_recovery import eventually, processes_of_sandboxes
 from tests.support.daemon import DaemonProcess, serving
 from tests.support.footprint import footprint, layers_of, records_of
+from tests.support.outside import CLIENT, join, server_outside
 from tests.support.raw_http import as_user, request
 
 GROUP, ALICE, BOB = 54321, 54001, 54002
@@ -208,6 +209,26 @@ def test_many_forks_leave_nothing(daemon: DaemonProcess) -> None:
         assert psutil.Process(daemon.pid).memory_info().rss - rss_before < 24 << 20
         first = number_of(sandbox)
         eventually(lambda: number_of(sandbox) > first, "the original stands still")
+
+
+def test_connections_to_outside_are_refused_or_reset(daemon: DaemonProcess) -> None:
+    with Sandbox.create(socket=daemon.socket) as sandbox, server_outside() as server:
+        join(sandbox.get_info().init_pid or 0, server)
+        sandbox.commands.run(["python3", "-c", CLIENT], background=True)
+        eventually(lambda: sandbox.files.exists("/var/tmp/ready"), "it does not connect")
+        for refused in (sandbox.snapshot, sandbox.fork):
+            with pytest.raises(SnapshotRefused, match="its other end is outside the sandbox"):
+                refused()
+        template = sandbox.snapshot(on_external="reset")
+        for fork in (*sandbox.fork(on_external="reset"), *template.fork()):
+            with fork:
+                fork.files.write("/var/tmp/go", "")
+                eventually(lambda f=fork: f.files.exists("/var/tmp/result"), "it waits")  # type: ignore[misc]
+                assert fork.files.read("/var/tmp/result") == "ConnectionResetError"
+        template.remove()
+        sandbox.files.write("/var/tmp/go", "")
+        eventually(lambda: sandbox.files.exists("/var/tmp/result"), "the original waits")
+        assert sandbox.files.read("/var/tmp/result") == "HELLO"
 
 
 def test_live_forks_survive_a_restart(daemon: DaemonProcess) -> None:
