@@ -1,4 +1,4 @@
-"""Writes daemon.lock, dev.lock and train.lock from what this environment has installed.
+"""Writes daemon.lock, dev.lock, e2b.lock and train.lock from what this environment has installed.
 
 Run it with the environment's own Python after changing pyproject.toml or upgrading a package:
 
@@ -67,9 +67,11 @@ def main() -> None:
     daemon = closure([*project["dependencies"], *build])
     extras = project["optional-dependencies"]
     dev = {name: v for name, v in closure(extras["dev"]).items() if name not in daemon}
+    e2b = {name: v for name, v in closure(extras["e2b"]).items() if name not in {**daemon, **dev}}
     train = {name: v for name, v in closure(extras["train"]).items() if name not in daemon}
     write("daemon", "The daemon, its client and its CLI.", daemon)
     write("dev", "Tests and linters, on top of daemon.lock.", dev)
+    write("e2b", "What tests/e2b drives the daemon with, on top of dev.lock.", e2b)
     write("train", "Rollout and training, on top of daemon.lock.", train)
 
 

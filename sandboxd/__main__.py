@@ -14,6 +14,7 @@ import dataclasses
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,9 @@ from sandboxd.api.peer import group_id
 from sandboxd.api.server import bind_socket, build_server
 from sandboxd.config import Config, load_config
 from sandboxd.creation import Creation
+from sandboxd.e2b.app import build_e2b_app
+from sandboxd.e2b.keys import ApiKeys
+from sandboxd.e2b.listener import bind, build_e2b_server
 from sandboxd.errors import VenusError
 from sandboxd.host_limits import raise_descriptor_limit, raise_pipe_limit
 from sandboxd.keeper import PoolKeeper
@@ -97,6 +101,26 @@ def prepared_launcher(config: Config) -> Iterator[Launcher]:
         launcher.close()
 
 
+def e2b_socket(config: Config, keys: ApiKeys) -> socket.socket | None:
+    """Listens for E2B's clients, where the configuration says so; their keys are loaded then."""
+    if not config.e2b_address:
+        return None
+    keys.load()
+    listener = bind(config.e2b_address)
+    host, port = listener.getsockname()[:2]
+    _LOG.info("E2B clients: %d keys, address %s port %d", len(keys), host, port)
+    return listener
+
+
+def reload_keys(keys: ApiKeys) -> None:
+    """On SIGHUP. A file that is refused leaves the keys as they were."""
+    try:
+        keys.load()
+        _LOG.info("E2B clients: %d keys", len(keys))
+    except VenusError as error:
+        _LOG.error("%s", error)
+
+
 async def serve(config: Config, launcher: Launcher) -> None:
     """From recovery to the last sandbox's removal."""
     service = SandboxService(config, launcher)
@@ -114,22 +138,31 @@ async def serve(config: Config, launcher: Launcher) -> None:
         images=launcher.images,
         image_pool=image_pool,
     )
+    # First, because it may be refused; until it is served, clients wait.
+    keys = ApiKeys(config.e2b_keys_file)
+    e2b_listener = e2b_socket(config, keys)
     server = build_server(
         build_app(context), bind_socket(config.socket_path, socket_gid), socket_gid=socket_gid
     )
+    servers = [server]
     loop = asyncio.get_running_loop()
+    if e2b_listener is not None:
+        servers.append(build_e2b_server(build_e2b_app(context, keys), e2b_listener))
+        loop.add_signal_handler(signal.SIGHUP, reload_keys, keys)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    serving = asyncio.ensure_future(server.serve())
+    serving = [asyncio.ensure_future(each.serve()) for each in reversed(servers)]
     stopping = asyncio.ensure_future(stop.wait())
-    await server.ready.wait()
+    for each in servers:
+        await each.ready.wait()
     _LOG.info("serving on %s", config.socket_path)
-    await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait((*serving, stopping), return_when=asyncio.FIRST_COMPLETED)
     _LOG.info("stopping")
     await service.close(creation.standing.close, templates.close)
-    server.should_exit = True
-    await serving
+    for each in servers:
+        each.should_exit = True
+    await asyncio.gather(*serving)
     stopping.cancel()
     image_pool.shutdown(wait=True, cancel_futures=True)
 

@@ -88,6 +88,10 @@ class Config:
     max_upload_bytes: int = 64 * GIB
     create_timeout_s: float = 60.0
     """How long one create may wait in the queue."""
+    e2b_address: str = ""
+    """HOST:PORT on which E2B's clients are served, as docs/e2b.md says; empty: they are not."""
+    e2b_keys_file: Path = Path("/etc/venus/e2b-keys")
+    """Their API keys."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     def __post_init__(self) -> None:
@@ -98,7 +102,7 @@ class Config:
                     continue
                 if value <= 0:
                     raise _wrong(field.name, value, "must be above zero")
-        for name in ("state_dir", "run_dir"):
+        for name in ("state_dir", "run_dir", "e2b_keys_file"):
             if not getattr(self, name).is_absolute():
                 raise _wrong(name, getattr(self, name), "must be an absolute path")
         if len(os.fsencode(self.run_dir)) > _MAX_RUN_DIR_BYTES:

@@ -19,7 +19,7 @@ from sandboxd.client import Sandbox
 from tests.support.daemon import DaemonProcess, serving
 
 TESTS = Path(__file__).parent
-PARTS = ("unit", "kernel", "integration", "fidelity", "programs", "security", "rl", "native")
+PARTS = ("unit", "kernel", "integration", "fidelity", "programs", "security", "e2b", "rl", "native")
 STRICT_SKIPS = os.environ.get("VENUS_STRICT_SKIPS") == "1"
 
 

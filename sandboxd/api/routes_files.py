@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
-from fastapi.responses import StreamingResponse
 
 from sandboxd import file_ops
 from sandboxd.api import models_files as models
 from sandboxd.api.context import ApiContext, Context, CurrentPeer, error_answers
+from sandboxd.api.file_response import file_response
 from sandboxd.api.peer import Peer
 from sandboxd.file_ops import FileTarget
 from sandboxd.protocol import CONTENT_TYPE_BYTES, CONTENT_TYPE_JSON
@@ -55,19 +54,7 @@ async def read_file(
 ) -> Response:
     """The file's bytes. An answer that is cut had an error on its way."""
     target = _target(context, peer, sandbox_id, path, user, "read file")
-    chunks = file_ops.read(target)
-    # The first chunk, or the error in its place, decides the status.
-    first = await anext(chunks, b"")
-
-    async def body() -> AsyncIterator[bytes]:
-        try:
-            yield first
-            async for chunk in chunks:
-                yield chunk
-        finally:
-            await chunks.aclose()
-
-    return StreamingResponse(body(), media_type=CONTENT_TYPE_BYTES)
+    return await file_response(target)
 
 
 @router.put(

@@ -1,4 +1,5 @@
-"""uvicorn on the daemon's Unix socket, with the peer's credentials in every request's state."""
+"""uvicorn on the daemon's Unix socket, with the peer's credentials in every request's state; other
+listeners of the daemon share what is not of that socket alone."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from sandboxd.api.peer import Peer, peer_of
 from sandboxd.errors import LimitExceeded, TooLarge, VenusError
 
-_BACKLOG = 1024
+BACKLOG = 1024
 _KEEP_ALIVE_S = 75
 # After the sandboxes are destroyed their streams end by themselves; whoever does not read the
 # end of an answer is cut after this.
@@ -30,43 +31,11 @@ MAX_HEAD_BYTES = 64 << 10
 MAX_CONNECTIONS_PER_TENANT = 6000
 
 
-class PeerProtocol(HttpToolsProtocol):
-    """Asks the kernel once per connection, not per request: credentials cannot change.
+class BoundedProtocol(HttpToolsProtocol):
+    """Bounds what the parser does not: the size of a request's head."""
 
-    Bounds what the parser does not: the size of a request's head, and how many connections a tenant
-    has.
-    """
-
-    socket_gid: int | None = None
-    connections_of: Counter[int]
-    _peer: Peer | None = None
     _in_head = False
     _head_bytes = 0
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        connection = transport.get_extra_info("socket")
-        try:
-            peer = peer_of(connection, self.socket_gid)
-        except OSError:
-            transport.abort()
-            raise
-        self.app_state = {**self.app_state, "peer": peer}
-        self._peer = peer
-        self.connections_of[peer.uid] += 1
-        if self.connections_of[peer.uid] > MAX_CONNECTIONS_PER_TENANT:
-            cause = f"a tenant may have {MAX_CONNECTIONS_PER_TENANT}"
-            self._refuse(
-                LimitExceeded(
-                    "too many connections", operation="connect", object="socket", cause=cause
-                )
-            )
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        if self._peer is not None:
-            self.connections_of[self._peer.uid] -= 1
-            self._peer = None
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -82,7 +51,7 @@ class PeerProtocol(HttpToolsProtocol):
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
                 cause = f"more than {MAX_HEAD_BYTES} bytes"
-                self._refuse(
+                self.refuse(
                     TooLarge(
                         "the head of the request is too large",
                         operation="receive request",
@@ -91,15 +60,53 @@ class PeerProtocol(HttpToolsProtocol):
                     )
                 )
 
-    def _refuse(self, error: VenusError) -> None:
+    def refuse(self, error: VenusError) -> None:
         """Answer without a request that the application could see."""
-        body = json.dumps(error.to_json()).encode()
+        body = self.error_body(error)
         head = (
             f"HTTP/1.1 {error.http_status} Refused\r\ncontent-type: application/json\r\n"
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
         )
         self.transport.write(head.encode() + body)
         self.transport.close()
+
+    def error_body(self, error: VenusError) -> bytes:
+        """As the application writes errors."""
+        return json.dumps(error.to_json()).encode()
+
+
+class PeerProtocol(BoundedProtocol):
+    """Asks the kernel once per connection, not per request: credentials cannot change. Bounds how
+    many connections a tenant has."""
+
+    socket_gid: int | None = None
+    connections_of: Counter[int]
+    _peer: Peer | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        connection = transport.get_extra_info("socket")
+        try:
+            peer = peer_of(connection, self.socket_gid)
+        except OSError:
+            transport.abort()
+            raise
+        self.app_state = {**self.app_state, "peer": peer}
+        self._peer = peer
+        self.connections_of[peer.uid] += 1
+        if self.connections_of[peer.uid] > MAX_CONNECTIONS_PER_TENANT:
+            cause = f"a tenant may have {MAX_CONNECTIONS_PER_TENANT}"
+            self.refuse(
+                LimitExceeded(
+                    "too many connections", operation="connect", object="socket", cause=cause
+                )
+            )
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._peer is not None:
+            self.connections_of[self._peer.uid] -= 1
+            self._peer = None
 
 
 class Server(uvicorn.Server):
@@ -117,21 +124,25 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await self.lifespan.startup()
         loop = asyncio.get_running_loop()
-        protocol: type[PeerProtocol] = self.config.http_protocol_class  # type: ignore[assignment]
+        protocol: type[BoundedProtocol] = self.config.http_protocol_class  # type: ignore[assignment]
         create_protocol = functools.partial(
             protocol, self.config, self.server_state, self.lifespan.state
         )
-        self.servers = [
-            await loop.create_unix_server(create_protocol, sock=self._listener, backlog=_BACKLOG)
-        ]
+        is_unix = self._listener.family == socket.AF_UNIX
+        listen = loop.create_unix_server if is_unix else loop.create_server
+        self.servers = [await listen(create_protocol, sock=self._listener, backlog=BACKLOG)]
         self.started = True
         self.ready.set()
 
 
 def build_server(app: Any, listener: socket.socket, *, socket_gid: int | None) -> Server:
-    """A server for `app`, not yet started."""
+    """A server for `app` on the daemon's own socket, not yet started."""
     own: dict[str, Any] = {"socket_gid": socket_gid, "connections_of": Counter()}
-    protocol = type("SocketProtocol", (PeerProtocol,), own)
+    return server_of(app, listener, type("SocketProtocol", (PeerProtocol,), own))
+
+
+def server_of(app: Any, listener: socket.socket, protocol: type[BoundedProtocol]) -> Server:
+    """A server for `app` that speaks so, not yet started."""
     config = uvicorn.Config(
         app,
         http=protocol,
@@ -164,7 +175,7 @@ def bind_socket(path: Path, socket_gid: int | None) -> socket.socket:
         if socket_gid is not None:
             os.chown(path, 0, socket_gid)
             os.chmod(path, 0o660)
-        listener.listen(_BACKLOG)
+        listener.listen(BACKLOG)
         listener.setblocking(False)
     except BaseException:
         listener.close()

@@ -46,8 +46,9 @@ async def start(
     timeout_s: float | None,
     *,
     stream_stdin: bool = False,
+    user: str | None = None,
 ) -> RunningExec:
-    """Start a command with the sandbox's defaults; None for no timeout."""
+    """Start a command with the sandbox's defaults; None for no timeout, and for its user."""
     record = sandbox.record
     assert record is not None
 
@@ -55,7 +56,7 @@ async def start(
         return ExecRequest(
             exec_id,
             tuple(argv),
-            user=record.user,
+            user=record.user if user is None else user,
             cwd=record.cwd,
             env={**DEFAULT_ENVIRONMENT, **record.env},
             timeout_ms=0 if timeout_s is None else max(1, round(timeout_s * 1000)),
@@ -65,10 +66,15 @@ async def start(
 
 
 async def run(
-    sandbox: LiveSandbox, argv: Sequence[str], operation: str, timeout_s: float
+    sandbox: LiveSandbox,
+    argv: Sequence[str],
+    operation: str,
+    timeout_s: float,
+    *,
+    user: str | None = None,
 ) -> CommandEnd:
     """Run a command to the end of its leader; what others of it write later is not waited for."""
-    running = await start(sandbox, argv, operation, timeout_s)
+    running = await start(sandbox, argv, operation, timeout_s, user=user)
     logs = [
         (pipe, OutputRing(KEPT_LOG_BYTES // 2))
         for pipe in (running.stdout, running.stderr)

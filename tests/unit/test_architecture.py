@@ -29,6 +29,8 @@ PURE = {
     "venusrl/schedule": IO_MODULES | {"torch", "random"},
     "venusrl/train/grpo.py": IO_MODULES,
     "sandboxd/lifecycle.py": IO_MODULES - {"sandboxd", "time"},
+    "sandboxd/e2b/connect.py": IO_MODULES,
+    "sandboxd/e2b/multipart.py": IO_MODULES - {"sandboxd"},
     "sandboxd/isolation/plan.py": IO_MODULES - {"sandboxd", "os", "pathlib"},
     "sandboxd/client/_call.py": IO_MODULES - {"sandboxd"},
     "sandboxd/client/_calls.py": IO_MODULES - {"sandboxd"},
@@ -94,7 +96,16 @@ def test_what_both_sides_share_needs_the_standard_library_only(name: str) -> Non
 
 
 def test_importing_the_client_loads_no_server_and_no_torch() -> None:
-    heavy = ("torch", "vllm", "fastapi", "pydantic", "uvicorn", "sandboxd._native", "venusrl")
+    heavy = (
+        "torch",
+        "vllm",
+        "fastapi",
+        "pydantic",
+        "uvicorn",
+        "google.protobuf",
+        "sandboxd._native",
+        "venusrl",
+    )
     code = (
         "import sys, sandboxd.client, sandboxd.cli\n"
         f"sys.exit(', '.join(name for name in {heavy!r} if name in sys.modules) or 0)"
