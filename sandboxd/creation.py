@@ -123,6 +123,10 @@ class Creation:
         standing: Mapping[str, Prepared],
     ) -> None:
         failed = asyncio.Event()
+        if len(sandboxes) == 1:  # the usual case, without a task of its own
+            [only] = sandboxes
+            await self._create_one(only, wanted, failed, standing.get(only.sandbox_id))
+            return
         ends = await asyncio.gather(
             *(
                 self._create_one(each, wanted, failed, standing.get(each.sandbox_id))

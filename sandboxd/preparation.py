@@ -78,6 +78,7 @@ class Preparation:
         sandbox = self._service.population.new(new_id(), shape.tenant_uid, shape.image)
         try:
             made = await self.begin(sandbox, shape)
+            self._service.registry.reserve(sandbox.sandbox_id)
             template = shape.template
             if template is not None and _is_light(template.record.counts):
                 await self._build(made)

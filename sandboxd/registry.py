@@ -11,8 +11,10 @@ create that was cut, and nobody was ever told its id.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ from sandboxd.errors import InternalError
 
 STATE_VERSION = 1
 STATE_FILE = "state.json"
+_TEMPORARY = "state.tmp"
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,19 @@ def decode_record(content: bytes) -> SandboxRecord:
         raise ValueError(str(error)) from error
 
 
+@contextlib.contextmanager
+def _explained(sandbox_id: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InternalError(
+            "the state file cannot be written",
+            operation="remember sandbox",
+            object=sandbox_id,
+            cause=str(error),
+        ) from error
+
+
 class Registry:
     """The state files under one directory. Blocking; each call is a few short system calls."""
 
@@ -80,22 +97,23 @@ class Registry:
 
     def write(self, record: SandboxRecord) -> None:
         """Create or replace the state file of `record`."""
-        path = self._dir / record.sandbox_id / STATE_FILE
-        temporary = path.with_suffix(".tmp")
-        try:
-            descriptor = os.open(
-                temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600
-            )
-            with open(descriptor, "wb") as file:
-                file.write(encode_record(record))
-            os.rename(temporary, path)
-        except OSError as error:
-            raise InternalError(
-                "the state file cannot be written",
-                operation="remember sandbox",
-                object=record.sandbox_id,
-                cause=str(error),
-            ) from error
+        directory = f"{self._dir}/{record.sandbox_id}"
+        with _explained(record.sandbox_id):
+            descriptor = os.open(f"{directory}/{_TEMPORARY}", _WRITE, 0o600)
+            try:
+                if os.fstat(descriptor).st_size:  # of a write that was cut; truncating costs
+                    os.truncate(descriptor, 0)
+                content = memoryview(encode_record(record))
+                while content:
+                    content = content[os.write(descriptor, content) :]
+            finally:
+                os.close(descriptor)
+            os.rename(f"{directory}/{_TEMPORARY}", f"{directory}/{STATE_FILE}")
+
+    def reserve(self, sandbox_id: str) -> None:
+        """Ahead of the first `write`: to make a file takes longer than to write and rename it."""
+        with _explained(sandbox_id):
+            os.close(os.open(f"{self._dir}/{sandbox_id}/{_TEMPORARY}", _WRITE, 0o600))
 
     def forget(self, sandbox_id: str) -> None:
         """Remove the state file; from here on the sandbox can only be removed, not adopted."""

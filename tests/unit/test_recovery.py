@@ -141,6 +141,17 @@ def test_a_write_that_is_cut_leaves_the_old_state(tmp_path: Path) -> None:
     assert registry.read_all() == {"sb-1": later}
 
 
+def test_what_is_reserved_or_left_of_a_cut_write_is_replaced(tmp_path: Path) -> None:
+    registry = Registry(tmp_path)
+    (tmp_path / "sb-1").mkdir()
+    registry.reserve("sb-1")
+    assert registry.read_all() == {"sb-1": None}
+    [reserved] = (tmp_path / "sb-1").iterdir()
+    reserved.write_bytes(b"x" * 100_000)
+    registry.write(RECORD)
+    assert registry.read_all() == {"sb-1": RECORD}
+
+
 def test_start_ticks_name_a_process_and_not_a_zombie() -> None:
     own = process_start_ticks(os.getpid())
     assert own is not None and own == process_start_ticks(os.getpid())
