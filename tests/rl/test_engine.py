@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import Qwen3ForCausalLM
 
+from tests.support.random_model import random_model
 from venusrl.engine import (
     EngineConfig,
     EngineError,
@@ -21,35 +22,7 @@ from venusrl.engine import (
 
 pytestmark = [pytest.mark.rl, pytest.mark.timeout(240)]
 
-VOCABULARY = 192
 PROMPTS = [[5, 9, 33, 70, 71], list(range(20, 60)), [3] * 7 + [100, 101]]
-
-
-def random_model(directory: Path, seed: int, *, tied: bool) -> Qwen3ForCausalLM:
-    torch.manual_seed(seed)
-    model = Qwen3ForCausalLM(
-        Qwen3Config(
-            vocab_size=VOCABULARY,
-            hidden_size=96,
-            intermediate_size=160,
-            num_hidden_layers=2,
-            num_attention_heads=3,
-            num_key_value_heads=3,
-            head_dim=32,
-            max_position_embeddings=512,
-            tie_word_embeddings=tied,
-            eos_token_id=1,
-            pad_token_id=0,
-            dtype="float32",
-        )
-    ).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 2:
-                # Far from uniform, so that wrong weights show.
-                parameter.mul_(4.0)
-    model.save_pretrained(str(directory))
-    return model
 
 
 def logprobs_of(model: Qwen3ForCausalLM) -> Callable[[Sequence[int]], list[float]]:

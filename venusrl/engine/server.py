@@ -14,8 +14,11 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
+from venusrl.engine.counting import count_prefill
+from venusrl.engine.shared_table import CLAIM_KEYS
 from venusrl.engine.wire import READY_ID, decode, encode
 
 _EXTENSION = "venusrl.engine.worker_extension.WeightPushExtension"
@@ -25,6 +28,11 @@ def make_llm(settings: Mapping[str, Any]) -> Any:
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.engine.llm_engine import LLMEngine
 
+    scheduler = settings["scheduler"]
+    ours: dict[str, Any] = {
+        "scheduler_cls": "venusrl.engine.scheduler.PriorityScheduler",
+        "additional_config": {"venus": scheduler},
+    }
     return LLMEngine.from_engine_args(
         EngineArgs(
             model=settings["model"],
@@ -33,9 +41,13 @@ def make_llm(settings: Mapping[str, Any]) -> Any:
             enforce_eager=True,
             max_model_len=settings["max_model_len"],
             max_num_seqs=settings["max_concurrency"],
-            max_num_batched_tokens=max(8192, settings["max_model_len"]),
+            max_num_batched_tokens=settings["step_tokens"] or max(8192, settings["max_model_len"]),
             kv_cache_memory_bytes=settings["kv_cache_bytes"],
+            num_gpu_blocks_override=settings["kv_blocks"],
+            block_size=settings["block_tokens"],
             enable_prefix_caching=True,
+            scheduling_policy="priority",
+            **(ours if scheduler else {}),
             disable_log_stats=True,
             # Nothing implicit: sampling is what the request says.
             generation_config="vllm",
@@ -50,6 +62,8 @@ class Server:
         self._llm = llm
         self._connection = connection
         self._received = b""
+        self._scheduler = llm.engine_core.engine_core.scheduler
+        self._prefill = count_prefill(self._scheduler)
 
     def run(self) -> None:
         """Serve until the other end closes the connection."""
@@ -88,6 +102,8 @@ class Server:
                 case "push":
                     self._push(request["path"], request["version"])
                     self._send({"id": number, "result": {}})
+                case "counts":
+                    self._send({"id": number, "result": self._counts()})
                 case other:
                     raise ValueError(f"no such operation: {other}")
         except Exception as error:
@@ -98,6 +114,7 @@ class Server:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
+        claim = request["claim"]
         parameters = SamplingParams(
             temperature=request["temperature"],
             max_tokens=request["max_tokens"],
@@ -108,8 +125,14 @@ class Server:
             # What ends a turn is the caller's to say, not the model configuration's.
             ignore_eos=True,
             output_kind=RequestOutputKind.FINAL_ONLY,
+            extra_args=None if claim is None else dict(zip(CLAIM_KEYS, claim, strict=True)),
         )
-        self._llm.add_request(str(number), {"prompt_token_ids": request["token_ids"]}, parameters)
+        self._llm.add_request(
+            str(number),
+            {"prompt_token_ids": request["token_ids"]},
+            parameters,
+            priority=request["priority"],
+        )
 
     def _push(self, path: str, version: int) -> None:
         self._llm.collective_rpc("load_venus_weights", args=(path,))
@@ -117,6 +140,10 @@ class Server:
         if not self._llm.reset_prefix_cache(reset_running_requests=True):
             raise RuntimeError("the prefix cache could not be reset")
         self._llm.set_weight_version(str(version))
+
+    def _counts(self) -> dict[str, int]:
+        own = getattr(self._scheduler, "counts", None)
+        return asdict(self._prefill) | (asdict(own) if own else {})
 
     def _send(self, message: dict[str, Any]) -> None:
         self._connection.sendall(encode(message))

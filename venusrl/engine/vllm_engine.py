@@ -10,39 +10,21 @@ by the configuration; the order of requests in a batch still decides which numbe
 
 import asyncio
 import itertools
-import json
-import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from venusrl.engine.engine_process import EngineConfig, spawn
 from venusrl.engine.generation import EngineError, FinishReason, Generation, Probe
+from venusrl.engine.shared_table import Claim
 from venusrl.engine.wire import MAX_LINE_BYTES, READY_ID, decode, encode
 
 _WEIGHTS_FILE = "model.safetensors"
 _CLOSE_TIMEOUT_S = 10.0
-
-
-@dataclass(frozen=True)
-class EngineConfig:
-    """``threads`` None means every core this process may use."""
-
-    max_model_len: int = 1024
-    max_concurrency: int = 256
-    # Attention state of 2.5 M-parameter models is about 6 KiB per token.
-    kv_cache_bytes: int = 1 << 30
-    threads: int | None = None
-    seed: int = 0
-    start_timeout_s: float = 300.0
-    push_timeout_s: float = 120.0
-    # Where the engine's process writes its messages; None means to this process's stderr.
-    log_path: Path | None = None
 
 
 class VllmEngine:
@@ -74,7 +56,7 @@ class VllmEngine:
         """Load ``model_dir`` as version 0. Takes about ten seconds."""
         ours, theirs = socket.socketpair()
         with theirs:
-            process = _spawn(theirs, str(model_dir), config)
+            process = spawn(theirs, str(model_dir), config)
         reader, writer = await asyncio.open_connection(sock=ours, limit=MAX_LINE_BYTES)
         engine = cls(process, reader, writer, config)
         try:
@@ -110,13 +92,20 @@ class VllmEngine:
         max_tokens: int,
         stop_token_ids: Sequence[int],
         temperature: float = 1.0,
+        priority: int = 0,
+        claim: Claim | None = None,
     ) -> Generation:
-        """Sample a continuation; temperature 0 is greedy."""
+        """Sample a continuation; temperature 0 is greedy.
+
+        Lower ``priority`` runs first. Our own scheduler goes by ``claim`` instead.
+        """
         result = await self._generate(
             token_ids,
             max_tokens=max_tokens,
             stop_token_ids=list(stop_token_ids),
             temperature=temperature,
+            priority=priority,
+            claim=claim,
         )
         self.tokens_generated += len(result["token_ids"])
         return Generation(
@@ -161,6 +150,10 @@ class VllmEngine:
                 raise EngineError(f"push {file} as version {version}: {error!r}") from error
             self.version = version
 
+    async def counts(self) -> dict[str, int]:
+        """What the engine's scheduler has counted since it started (counting.py, scheduler.py)."""
+        return await self._request({"op": "counts"})
+
     def close(self) -> None:
         """End the engine's process. A second call does nothing."""
         self._fail_all("the engine was closed")
@@ -182,6 +175,8 @@ class VllmEngine:
         stop_token_ids: Sequence[int] = (),
         temperature: float = 1.0,
         prompt_logprobs: bool = False,
+        priority: int = 0,
+        claim: Claim | None = None,
     ) -> dict[str, Any]:
         if self._under_way == 0:
             self._busy_since = time.monotonic()
@@ -195,6 +190,8 @@ class VllmEngine:
                     "stop_token_ids": list(stop_token_ids),
                     "temperature": temperature,
                     "prompt_logprobs": prompt_logprobs,
+                    "priority": priority,
+                    "claim": claim and (claim.slot, claim.trajectory),
                 }
             )
         except EngineError as error:
@@ -264,51 +261,5 @@ class VllmEngine:
         return f"{text}; the end of {log}:\n{log.read_text(errors='replace')[-1500:]}"
 
 
-def _spawn(
-    connection: socket.socket, model: str, config: EngineConfig
-) -> "subprocess.Popen[bytes]":
-    settings = {
-        "model": model,
-        "max_model_len": config.max_model_len,
-        "max_concurrency": config.max_concurrency,
-        "kv_cache_bytes": config.kv_cache_bytes,
-        "seed": config.seed,
-    }
-    number = connection.fileno()
-    log = None if config.log_path is None else config.log_path.open("ab")
-    try:
-        return subprocess.Popen(
-            [sys.executable, "-m", "venusrl.engine.server", str(number), json.dumps(settings)],
-            env={**os.environ, **_environment(config)},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            pass_fds=[number],
-        )
-    finally:
-        if log is not None:
-            log.close()
-
-
 def _weights_file(path: Path) -> Path:
     return path / _WEIGHTS_FILE if path.is_dir() else path
-
-
-def _environment(config: EngineConfig) -> Mapping[str, str]:
-    threads = config.threads or len(os.sched_getaffinity(0))
-    # This package is importable there as it is here, whatever the working directory.
-    places = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
-    return {
-        "PYTHONPATH": os.pathsep.join(filter(None, places)),
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
-        "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"),
-        # No further processes: server.py is the engine core and the worker in one.
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "OMP_NUM_THREADS": str(threads),
-        # Threads that spin between operations would take the cores from the sandboxes that the
-        # generated commands run in: measured, five times the processor time and the wall time.
-        "OMP_WAIT_POLICY": "passive",
-    }

@@ -1,7 +1,7 @@
 """What the two ends of an engine's socket say to each other: one JSON object per line.
 
-Requests carry an ``id`` and an ``op``: generate, abort, push. Answers carry the ``id`` and either
-``result`` or ``error``. The first line from the engine has id 0 and means that it is ready.
+Requests carry an ``id`` and an ``op``: generate, abort, push, counts. Answers carry the ``id``
+and either ``result`` or ``error``. The first line from the engine has id 0: it is ready.
 JSON, because both ends must agree on data only; floats survive it to the last bit.
 """
 

@@ -1,0 +1,39 @@
+"""Small models with random weights for real engines, far from uniform, so that any fault shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+VOCABULARY = 192
+
+
+def random_model(
+    directory: Path, seed: int, *, tied: bool, positions: int = 512
+) -> Qwen3ForCausalLM:
+    torch.manual_seed(seed)
+    model = Qwen3ForCausalLM(
+        Qwen3Config(
+            vocab_size=VOCABULARY,
+            hidden_size=96,
+            intermediate_size=160,
+            num_hidden_layers=2,
+            num_attention_heads=3,
+            num_key_value_heads=3,
+            head_dim=32,
+            max_position_embeddings=positions,
+            tie_word_embeddings=tied,
+            eos_token_id=1,
+            pad_token_id=0,
+            dtype="float32",
+        )
+    ).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                # Far from uniform, so that wrong weights show.
+                parameter.mul_(4.0)
+    model.save_pretrained(str(directory))
+    return model

@@ -1,0 +1,82 @@
+"""How an engine's process is started: its configuration, arguments and environment."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """``threads`` None means every core this process may use."""
+
+    max_model_len: int = 1024
+    max_concurrency: int = 256
+    # Attention state of 2.5 M-parameter models is about 6 KiB per token.
+    kv_cache_bytes: int = 1 << 30
+    # Blocks of attention state instead of bytes, and tokens per block; None: vLLM's own.
+    kv_blocks: int | None = None
+    block_tokens: int | None = None
+    # Tokens that one step computes at most; None: 8,192, or a whole context if that is more.
+    step_tokens: int | None = None
+    # The options of our scheduler (scheduler.Options); None: vLLM's own, by priority.
+    scheduler: Mapping[str, Any] | None = None
+    threads: int | None = None
+    seed: int = 0
+    start_timeout_s: float = 300.0
+    push_timeout_s: float = 120.0
+    # Where the engine's process writes its messages; None means to this process's stderr.
+    log_path: Path | None = None
+
+
+def spawn(connection: socket.socket, model: str, config: EngineConfig) -> "subprocess.Popen[bytes]":
+    settings = {
+        "model": model,
+        "max_model_len": config.max_model_len,
+        "max_concurrency": config.max_concurrency,
+        "kv_cache_bytes": config.kv_cache_bytes,
+        "kv_blocks": config.kv_blocks,
+        "block_tokens": config.block_tokens,
+        "step_tokens": config.step_tokens,
+        "scheduler": config.scheduler,
+        "seed": config.seed,
+    }
+    number = connection.fileno()
+    log = None if config.log_path is None else config.log_path.open("ab")
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-m", "venusrl.engine.server", str(number), json.dumps(settings)],
+            env={**os.environ, **_environment(config)},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=[number],
+        )
+    finally:
+        if log is not None:
+            log.close()
+
+
+def _environment(config: EngineConfig) -> Mapping[str, str]:
+    threads = config.threads or len(os.sched_getaffinity(0))
+    # This package is importable there as it is here, whatever the working directory.
+    places = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    return {
+        "PYTHONPATH": os.pathsep.join(filter(None, places)),
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"),
+        # No further processes: server.py is the engine core and the worker in one.
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": str(threads),
+        # Threads that spin between operations would take the cores from the sandboxes that the
+        # generated commands run in: measured, five times the processor time and the wall time.
+        "OMP_WAIT_POLICY": "passive",
+    }

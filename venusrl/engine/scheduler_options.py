@@ -1,0 +1,59 @@
+"""What our scheduler is told from outside: its options, and whose turn a request is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from venusrl.engine.shared_table import CLAIM_KEYS, Claim
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`additional_config["venus"]`."""
+
+    table: str  # path of the decisions
+    worker: int = 0  # which engine of the table's this is
+    report: str | None = None  # path of the table that this engine tells its state in
+    check_every: int = 0  # steps between two checks of the invariants; 0: never
+
+    @classmethod
+    def of(cls, vllm_config: Any) -> Options:
+        """ValueError where the configuration does not fit this scheduler."""
+        given: Any = (vllm_config.additional_config or {}).get("venus")
+        known = {field.name for field in fields(cls)}
+        if not isinstance(given, Mapping) or not {"table"} <= set(given) <= known:
+            raise ValueError(
+                f"start the scheduler: additional_config['venus'] is {given!r}; it takes 'table' "
+                f"and may take {sorted(known - {'table'})}"
+            )
+        if vllm_config.scheduler_config.policy != "priority":
+            raise ValueError("start the scheduler: scheduling_policy must be 'priority'")
+        if not vllm_config.cache_config.enable_prefix_caching:
+            raise ValueError("start the scheduler: enable_prefix_caching must be on")
+        return cls(**given)
+
+
+@dataclass(slots=True)
+class Counts:
+    """Since the engine started."""
+
+    steps: int = 0
+    displaced: int = 0
+    demoted: int = 0  # times that a record had to give blocks back
+    demoted_blocks: int = 0
+    released: int = 0
+    checked: int = 0
+
+
+def claim_of(request: Any, rows: int) -> Claim | None:
+    """What the sender said; None for nothing, or nonsense: it must not stop the engine."""
+    parameters = request.sampling_params
+    extra = (parameters and parameters.extra_args) or {}
+    slot, trajectory = (extra.get(key) for key in CLAIM_KEYS)
+    if not (type(slot) is int and type(trajectory) is int):
+        return None
+    if not (0 <= slot < rows and 0 <= trajectory < 1 << 63):
+        return None
+    return Claim(slot, trajectory)
