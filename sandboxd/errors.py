@@ -225,6 +225,7 @@ _ERRNO_CLASSES: Mapping[int, type[VenusError]] = {
     errno_names.ELOOP: InvalidRequest,
     errno_names.ENAMETOOLONG: InvalidRequest,
     errno_names.EXDEV: InvalidRequest,
+    errno_names.EBADMSG: InvalidRequest,  # an archive that is none
     # What special files say to whoever takes them for ordinary ones.
     errno_names.ENXIO: InvalidRequest,
     errno_names.ENODEV: InvalidRequest,
@@ -237,6 +238,7 @@ _ERRNO_CLASSES: Mapping[int, type[VenusError]] = {
     errno_names.EBUSY: Conflict,
     errno_names.ETXTBSY: Conflict,
     errno_names.EFBIG: TooLarge,
+    errno_names.E2BIG: TooLarge,
     errno_names.EMFILE: LimitExceeded,
     errno_names.ENFILE: LimitExceeded,
     errno_names.EAGAIN: LimitExceeded,

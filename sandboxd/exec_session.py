@@ -72,6 +72,9 @@ class RunningExec:
         self.feeder: asyncio.Task[None] | None = None
         self.consumer: asyncio.Task[Any] | None = None
         """The task that forwards the output; cancelling one that is done does nothing."""
+        self.ends_for_capture = False
+        """It starts again by itself after a capture, and must not be there during one."""
+        self.ended_for_capture = False
         self.keeps_output = False
         """The end of its output can be read: nobody has its stream."""
         self._detached = False
@@ -94,6 +97,8 @@ class RunningExec:
     def on_exit(self, exited: Exited) -> None:
         """Init's event: the leader is dead and reaped."""
         self.exited = exited
+        if self.ends_for_capture:
+            self.sandbox.gate.notify()
         self.wake()
 
     def on_lost(self) -> None:
@@ -127,6 +132,12 @@ class RunningExec:
         if link is not None and not self.over:
             with contextlib.suppress(LinkClosed):
                 link.kill_soon(self.exec_id, signals.SIGKILL, whole_tree=True)
+
+    def end_for_capture(self) -> None:
+        """Once; it may already have been asked to."""
+        if not self.ended_for_capture:
+            self.ended_for_capture = True
+            self.kill_soon()
 
     def close_stdin(self) -> None:
         """End of file for the command, once what was written is read."""

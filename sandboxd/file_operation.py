@@ -21,7 +21,7 @@ from sandboxd.sandbox import LiveSandbox
 
 MAX_PATH_BYTES = 4095
 _MAX_ANSWER_BYTES = 32 << 20
-_MAX_ERROR_BYTES = 64
+_MAX_ERROR_BYTES = 64 + MAX_PATH_BYTES
 
 
 def check_path(path: str) -> None:
@@ -156,8 +156,12 @@ class FileOperation:
                 object=self._target.path,
             )
         if number is not None:
+            where = init_protocol.decode_failed_path(bytes(self._error))
             return error_from_errno(
-                number, "it failed", operation=self._operation, object=self._target.path
+                number,
+                f"it failed at {where!r}" if where else "it failed",
+                operation=self._operation,
+                object=self._target.path,
             )
         return InternalError(
             "the file operation died",

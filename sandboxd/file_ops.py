@@ -251,18 +251,19 @@ def _records(content: bytes) -> tuple[list[FileRecord], bool]:
 
 def _entry(record: FileRecord, path: str) -> dict[str, object]:
     return {
-        "name": _shown(path.rstrip("/").rpartition("/")[2] or "/"),
-        "path": _shown(path),
+        "name": shown(path.rstrip("/").rpartition("/")[2] or "/"),
+        "path": shown(path),
         "type": _TYPE_NAMES.get(stat_bits.S_IFMT(record.mode), "file"),
         "size_bytes": record.size_bytes,
         "mode": stat_bits.S_IMODE(record.mode),
         "uid": record.uid,
         "gid": record.gid,
         "mtime": record.mtime_ns / 1e9,
-        "target": None if record.target is None else _shown(record.target),
+        "target": None if record.target is None else shown(record.target),
     }
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
+    """A name as JSON can carry it."""
     # JSON cannot carry a name that is no UTF-8; such bytes are shown as U+FFFD.
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

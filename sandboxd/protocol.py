@@ -28,6 +28,7 @@ SOCKET_ENV = "VENUS_SOCKET"
 CONTENT_TYPE_FRAMES = "application/vnd.venus.frames"
 CONTENT_TYPE_BYTES = "application/octet-stream"
 CONTENT_TYPE_JSON = "application/json"
+CONTENT_TYPE_TAR = "application/x-tar"
 CONTENT_TYPE_NDJSON = "application/x-ndjson"
 
 OnExternal = Literal["refuse", "reset"]

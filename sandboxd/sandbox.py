@@ -132,9 +132,19 @@ class LiveSandbox:
         generation = self.record.generation if self.record is not None else self._generation
         return generation, self._last_exec
 
-    def is_transferring(self) -> bool:
-        """A file operation is under way."""
-        return any(not each.is_program for each in self.execs.values())
+    def settles_for_capture(self) -> bool:
+        """Whether a file operation is still under way. Those that watch, which would be for ever,
+        are ended, and start again by themselves."""
+        busy = False
+        for each in list(self.execs.values()):
+            if each.is_program:
+                continue
+            if each.ends_for_capture:
+                each.end_for_capture()
+                busy = busy or not each.over
+            else:
+                busy = True
+        return busy
 
     def require_running(self, operation: str) -> tuple[LaunchedSandbox, InitLink]:
         """What a request to a sandbox needs; `SandboxGone` or `Conflict` when it is not up."""

@@ -173,7 +173,10 @@ enum venus_exec_kind {
    * while others hold its pipes. */
   VENUS_KIND_RESTORED = 10,
   VENUS_KIND_CHOWN = 11, /* argv path, owner */
-  VENUS_KIND_LAST = VENUS_KIND_CHOWN,
+  VENUS_KIND_TAR = 12,   /* argv path -> a tar archive of what is below on stdout */
+  VENUS_KIND_UNTAR = 13, /* argv path; number1 flags OWNERS; a tar archive on stdin in upload frames */
+  VENUS_KIND_WATCH = 14, /* argv path; number1 flags RECURSIVE -> watch events on stdout */
+  VENUS_KIND_LAST = VENUS_KIND_WATCH,
 };
 
 #define VENUS_FILE_PARENTS 1u
@@ -181,6 +184,7 @@ enum venus_exec_kind {
 #define VENUS_FILE_RECURSIVE 4u
 #define VENUS_FILE_NO_REPLACE 8u
 #define VENUS_FILE_SET_MODE 16u /* also of a file that is there already */
+#define VENUS_FILE_OWNERS 32u   /* of the archive; else everything is the user's */
 
 /* An owner is "user", "user:group" or ":group", by name or number, as the sandbox knows them; a user
  * alone stands for its own group too. "" leaves both as they are. */
@@ -311,7 +315,8 @@ struct venus_exec_info {
 
 /* ---- results of file operations ----------------------------------------------------------------- */
 
-/* A file operation exits with 0, or with 1 after one venus_file_error on stderr. */
+/* A file operation exits with 0, or with 1 after one venus_file_error on stderr; the rest of stderr is
+ * the path at which an operation on many files failed, if any. */
 #define VENUS_FILE_ERROR_MAGIC 0x52455656u /* "VVER" */
 
 struct venus_file_error {
@@ -340,7 +345,28 @@ struct venus_record {
   uint32_t target_size; /* of a symbolic link */
 } __attribute__((packed));
 
-/* Upload frames on the stdin of WRITE: u32 length, bytes; length 0 ends it. Without that end the
+enum venus_watch_kind {
+  VENUS_WATCH_READY = 1, /* first of all: what happens from here on is seen */
+  VENUS_WATCH_CREATE = 2,
+  VENUS_WATCH_WRITE = 3,
+  VENUS_WATCH_REMOVE = 4,
+  VENUS_WATCH_RENAME = 5, /* path became target */
+  VENUS_WATCH_CHMOD = 6,
+  VENUS_WATCH_OVERFLOW = 7, /* some were missed */
+};
+
+#define VENUS_WATCH_DIRECTORY 1u
+
+/* Followed by path_size and target_size bytes: paths below the watched directory, "" itself. */
+struct venus_watch_event {
+  uint32_t size; /* of the record, strings included */
+  uint16_t kind;
+  uint16_t flags;
+  uint32_t path_size;
+  uint32_t target_size;
+} __attribute__((packed));
+
+/* Upload frames on the stdin of WRITE and UNTAR: u32 length, bytes; length 0 ends it. Without that end the
  * file does not come to be. */
 
 #endif

@@ -1,5 +1,6 @@
 #include "files.h"
 
+#include <limits.h>
 #include <string.h>
 
 #include "sys.h"
@@ -8,6 +9,7 @@
 #define RENAME_NO_REPLACE 1u
 
 static char buffer[65536]; /* touched in children only */
+static char failed_path[PATH_MAX];
 
 int write_all(int fd, const void *bytes, size_t size) {
   const char *at = bytes;
@@ -136,12 +138,26 @@ static int run(const struct venus_exec *request, const char *path, const char *s
     return result(chmod(path, number0 & 07777));
   case VENUS_KIND_CHOWN:
     return change_owner(path, second);
+  case VENUS_KIND_TAR:
+    return files_tar(path);
+  case VENUS_KIND_UNTAR:
+    return files_untar(path, (uint32_t)number1);
+  case VENUS_KIND_WATCH:
+    return files_watch(path, (uint32_t)number1);
   case VENUS_KIND_PROGRAM:
   case VENUS_KIND_RESTORE:
   case VENUS_KIND_RESTORED:
     break;
   }
   return ENOSYS;
+}
+
+void files_failed_at(const char *path) {
+  size_t size = strlen(path);
+  size = size < sizeof failed_path ? size : sizeof failed_path;
+  memmove(failed_path, path, size);
+  if (size < sizeof failed_path)
+    failed_path[size] = 0;
 }
 
 int files_run(const struct venus_exec *request, const char *path, const char *second) {
@@ -151,5 +167,6 @@ int files_run(const struct venus_exec *request, const char *path, const char *se
     return 0;
   struct venus_file_error record = {.magic = VENUS_FILE_ERROR_MAGIC, .error = error};
   write_all(STDERR_FILENO, &record, sizeof record);
+  write_all(STDERR_FILENO, failed_path, strnlen(failed_path, sizeof failed_path));
   return 1;
 }

@@ -20,6 +20,12 @@ int files_stat(const char *path, int follow);
 int files_write(const char *path, const char *owner, mode_t mode, uint32_t flags);
 int files_make_directory(const char *path, mode_t mode, int parents);
 int files_remove(const char *path, int recursive);
+int files_tar(const char *path);
+int files_untar(const char *path, uint32_t flags);
+int files_watch(const char *path, uint32_t flags);
+
+/* Where an operation on many files failed; told with the error. */
+void files_failed_at(const char *path);
 
 struct file_owner {
   uid_t uid; /* -1: as it is */
@@ -28,6 +34,10 @@ struct file_owner {
 
 /* Resolves an owner as the protocol has it. 0, ENOENT for an unknown name, EINVAL for nonsense. */
 int files_owner(const char *text, struct file_owner *owner);
+
+/* Collects what goes to stdout. 0 or errno. */
+int output_put(const void *bytes, size_t size);
+int output_flush(void);
 
 /* Writes everything or fails. */
 int write_all(int fd, const void *bytes, size_t size);

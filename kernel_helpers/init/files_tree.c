@@ -18,14 +18,14 @@ struct output {
 static struct output output; /* touched in children only */
 static char link_target[PATH_MAX];
 
-static int flush(void) {
+int output_flush(void) {
   size_t size = output.used;
   output.used = 0;
   return write_all(STDOUT_FILENO, output.bytes, size);
 }
 
-static int put(const void *bytes, size_t size) {
-  int error = size > sizeof output.bytes - output.used ? flush() : 0;
+int output_put(const void *bytes, size_t size) {
+  int error = size > sizeof output.bytes - output.used ? output_flush() : 0;
   if (!error) {
     memcpy(output.bytes + output.used, bytes, size);
     output.used += size;
@@ -56,18 +56,18 @@ static int put_entry(const struct stat *info, const char *path, int directory, c
       .path_size = (uint32_t)path_size,
       .target_size = (uint32_t)target_size,
   };
-  int error = put(&record, sizeof record);
+  int error = output_put(&record, sizeof record);
   if (!error)
-    error = put(path, path_size);
-  return error ? error : put(link_target, (size_t)target_size);
+    error = output_put(path, path_size);
+  return error ? error : output_put(link_target, (size_t)target_size);
 }
 
 static int put_end(bool truncated) {
   struct venus_record record = {.size = sizeof record,
                                 .kind = VENUS_RECORD_END,
                                 .flags = truncated ? VENUS_RECORD_TRUNCATED : 0};
-  int error = put(&record, sizeof record);
-  return error ? error : flush();
+  int error = output_put(&record, sizeof record);
+  return error ? error : output_flush();
 }
 
 int files_stat(const char *path, int follow) {

@@ -9,6 +9,7 @@
 
 #include "files.h"
 #include "sys.h"
+#include "upload.h"
 
 static char buffer[65536]; /* touched in children only */
 static char target[PATH_MAX];
@@ -19,36 +20,13 @@ struct upload {
   bool unnamed;
 };
 
-static int read_exactly(void *bytes, size_t size) {
-  char *at = bytes;
-  while (size) {
-    ssize_t got = read(STDIN_FILENO, at, size);
-    if (got < 0 && errno == EINTR)
-      continue;
-    if (got < 0)
-      return errno;
-    if (got == 0)
-      return ECANCELED; /* cut before the end frame */
-    at += got;
-    size -= (size_t)got;
-  }
-  return 0;
-}
-
 static int copy_frames(int fd) {
+  struct upload_stream stream = {0};
   for (;;) {
-    uint32_t length;
-    int error = read_exactly(&length, sizeof length);
-    if (error || length == 0)
+    size_t size;
+    int error = upload_some(&stream, buffer, sizeof buffer, &size);
+    if (error || size == 0 || (error = write_all(fd, buffer, size)))
       return error;
-    if (length > VENUS_MAX_UPLOAD_FRAME)
-      return EBADMSG;
-    while (length) {
-      uint32_t piece = length < sizeof buffer ? length : (uint32_t)sizeof buffer;
-      if ((error = read_exactly(buffer, piece)) || (error = write_all(fd, buffer, piece)))
-        return error;
-      length -= piece;
-    }
   }
 }
 

@@ -39,7 +39,7 @@ _ERROR_SCHEMA = "#/components/schemas/ErrorBody"
 # What the framework itself answers; a wrong method (405) is an invalid request.
 _ROUTING_ERRORS = {404: NotFound, 413: TooLarge}
 # These read their bodies themselves, with bounds of their own.
-_STREAMING_SUFFIXES = ("/stdin", "/files")
+_STREAMING_SUFFIXES = ("/stdin", "/files", "/files/tar")
 
 
 def build_app(context: ApiContext) -> ASGIApp:

@@ -1,8 +1,8 @@
-"""A file of a sandbox as the body of an answer."""
+"""What a sandbox writes, as the body of an answer."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 from starlette.responses import StreamingResponse
 
@@ -12,9 +12,12 @@ from sandboxd.protocol import CONTENT_TYPE_BYTES
 
 
 async def file_response(target: FileTarget) -> StreamingResponse:
-    """Its bytes as they are read. An answer that is cut had an error on its way."""
-    chunks = file_ops.read(target)
-    # The first chunk, or the error in its place, decides the status.
+    """A file's bytes as they are read. An answer that is cut had an error on its way."""
+    return await streamed(file_ops.read(target), CONTENT_TYPE_BYTES)
+
+
+async def streamed(chunks: AsyncGenerator[bytes, None], media_type: str) -> StreamingResponse:
+    """Chunks as they come. The first one, or the error in its place, decides the status."""
     first = await anext(chunks, b"")
 
     async def body() -> AsyncIterator[bytes]:
@@ -25,4 +28,4 @@ async def file_response(target: FileTarget) -> StreamingResponse:
         finally:
             await chunks.aclose()
 
-    return StreamingResponse(body(), media_type=CONTENT_TYPE_BYTES)
+    return StreamingResponse(body(), media_type=media_type)

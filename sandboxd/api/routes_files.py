@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import AsyncGenerator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from sandboxd import file_ops
+from sandboxd import file_archive, file_ops, file_watch
 from sandboxd.api import models_files as models
 from sandboxd.api.context import ApiContext, Context, CurrentPeer, error_answers
-from sandboxd.api.file_response import file_response
+from sandboxd.api.file_response import file_response, streamed
 from sandboxd.api.peer import Peer
+from sandboxd.errors import VenusError
 from sandboxd.file_ops import FileTarget
-from sandboxd.protocol import CONTENT_TYPE_BYTES, CONTENT_TYPE_JSON
+from sandboxd.protocol import (
+    CONTENT_TYPE_BYTES,
+    CONTENT_TYPE_JSON,
+    CONTENT_TYPE_NDJSON,
+    CONTENT_TYPE_TAR,
+)
 
 router = APIRouter(prefix="/v1/sandboxes/{sandbox_id}/files", tags=["files"])
 
 _ERRORS = error_answers(400, 404, 409, 410, 422, 429, 504)
 _BINARY: dict[str, Any] = {CONTENT_TYPE_BYTES: {"schema": {"type": "string", "format": "binary"}}}
+_TAR: dict[str, Any] = {CONTENT_TYPE_TAR: {"schema": {"type": "string", "format": "binary"}}}
+_LINES: dict[str, Any] = {CONTENT_TYPE_NDJSON: {"schema": {"type": "string"}}}
 Path = Annotated[str, Query(description="absolute, inside the sandbox")]
 User = Annotated[str | None, Query(description="default: the sandbox's user")]
 Mode = Annotated[
@@ -157,3 +167,89 @@ async def set_attributes(
         await file_ops.change_owner(target, body.owner)
     if body.mode is not None:
         await file_ops.change_mode(target, body.mode)
+
+
+@router.get(
+    "/tar",
+    operation_id="read_directory",
+    response_class=Response,
+    responses={200: {"content": _TAR}, **_ERRORS},
+)
+async def read_directory(
+    sandbox_id: str, path: Path, context: Context, peer: CurrentPeer, user: User = None
+) -> Response:
+    """A directory as a tar archive. An answer that is cut had an error on its way."""
+    target = _target(context, peer, sandbox_id, path, user, "read directory")
+    return await streamed(file_archive.read(target), CONTENT_TYPE_TAR)
+
+
+@router.put(
+    "/tar",
+    status_code=204,
+    operation_id="write_directory",
+    responses={**_ERRORS, **error_answers(413, 507)},
+    openapi_extra={"requestBody": {"required": True, "content": _TAR}},
+)
+async def write_directory(
+    request: Request,
+    sandbox_id: str,
+    path: Path,
+    context: Context,
+    peer: CurrentPeer,
+    user: User = None,
+    owners: bool = False,
+) -> None:
+    """Unpack a tar archive below a directory. With `owners` they are as the archive says, else all
+    belongs to the user. What was unpacked before an error stays."""
+    target = _target(context, peer, sandbox_id, path, user, "write directory")
+    await file_archive.write(
+        target,
+        request.stream(),
+        max_bytes=context.service.config.max_upload_bytes,
+        owners=owners,
+    )
+
+
+@router.get(
+    "/watch",
+    operation_id="watch_directory",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "one event a line, `type`, `path`, `is_directory`, `target`; the last "
+            "line is an error body where an error ended it",
+            "content": _LINES,
+        },
+        **_ERRORS,
+    },
+)
+async def watch_directory(
+    sandbox_id: str,
+    path: Path,
+    context: Context,
+    peer: CurrentPeer,
+    user: User = None,
+    recursive: bool = False,
+) -> Response:
+    """What happens in a directory, with `recursive` also in those below. Once this answers, all
+    that happens from there on is told."""
+    target = _target(context, peer, sandbox_id, path, user, "watch directory")
+    return await streamed(
+        _watch_lines(file_watch.watch(target, recursive=recursive)), CONTENT_TYPE_NDJSON
+    )
+
+
+async def _watch_lines(
+    batches: AsyncGenerator[list[file_watch.WatchEvent], None],
+) -> AsyncGenerator[bytes, None]:
+    begun = False
+    try:
+        async for events in batches:
+            begun = True
+            yield b"".join(json.dumps(each.to_json()).encode() + b"\n" for each in events)
+    except VenusError as error:
+        if not begun:
+            raise
+        yield json.dumps(error.to_json()).encode() + b"\n"
+    finally:
+        await batches.aclose()

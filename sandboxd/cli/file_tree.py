@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,7 +14,7 @@ import click
 from sandboxd.cli.files import Remote, as_remote
 from sandboxd.cli.options import as_json
 from sandboxd.cli.units import table
-from sandboxd.client import FileEntry, Files, Sandbox
+from sandboxd.client import FileEntry, Files, Sandbox, WatchEvent
 
 _user = click.option("-u", "--user", help="User inside the sandbox.  [default: the sandbox's]")
 _recursive = click.option("-r", "--recursive", is_flag=True, help="Also what is below it.")
@@ -153,6 +154,48 @@ def chown(socket: str, owner: str, place: Remote, user: str | None) -> None:
     """Change the owner: USER, which stands for its own group too, USER:GROUP, or :GROUP."""
     with _files(socket, place) as tree:
         tree.chown(place.path, owner, user=user)
+
+
+@files.command("tar")
+@_place
+@_user
+@click.pass_obj
+def tar(socket: str, place: Remote, user: str | None) -> None:
+    """Write a directory as a tar archive to standard output."""
+    with _files(socket, place) as tree:
+        for chunk in tree.read_dir(place.path, user=user):
+            sys.stdout.buffer.write(chunk)
+        sys.stdout.buffer.flush()
+
+
+@files.command("untar")
+@_place
+@click.option("--owners", is_flag=True, help="As the archive says, not the user's.")
+@_user
+@click.pass_obj
+def untar(socket: str, place: Remote, owners: bool, user: str | None) -> None:
+    """Unpack a tar archive from standard input below a directory."""
+    with _files(socket, place) as tree:
+        tree.write_dir(place.path, sys.stdin.buffer, owners=owners, user=user)
+
+
+@files.command("watch")
+@_place
+@_recursive
+@_user
+@as_json
+@click.pass_obj
+def watch(socket: str, place: Remote, recursive: bool, user: str | None, as_json: bool) -> None:
+    """Print what happens in a directory, one event a line, until interrupted."""
+    with _files(socket, place) as tree:
+        with tree.watch(place.path, recursive=recursive, user=user) as events:
+            for event in events:
+                click.echo(json.dumps(dataclasses.asdict(event)) if as_json else _told(event))
+
+
+def _told(event: WatchEvent) -> str:
+    arrow = f" -> {event.target}" if event.target is not None else ""
+    return f"{event.type.value} {event.path}{arrow}"
 
 
 def _octal(text: str) -> int:

@@ -36,6 +36,8 @@ from sandboxd.client.types import (
     SandboxMetrics,
     SandboxState,
     TemplateInfo,
+    WatchEvent,
+    WatchKind,
 )
 from sandboxd.errors import VenusError
 from sandboxd.protocol import ExitReason
@@ -74,4 +76,6 @@ __all__ = [
     "Template",
     "TemplateInfo",
     "VenusError",
+    "WatchEvent",
+    "WatchKind",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Literal, overload
 
@@ -9,7 +10,8 @@ from sandboxd.client import _calls, _file_calls
 from sandboxd.client._async_transport import AsyncTransport
 from sandboxd.client._call import Call
 from sandboxd.client._data import AsyncData, async_pieces, small
-from sandboxd.client.types import FileEntry, FileListing
+from sandboxd.client._lines import LineDecoder
+from sandboxd.client.types import FileEntry, FileListing, WatchEvent
 from sandboxd.errors import NotFound
 
 # Inside the classes below, `list` is a method.
@@ -127,7 +129,43 @@ class AsyncFiles:
             _file_calls.set_attributes(self._id, path, user, mode=None, owner=owner)
         )
 
+    async def read_dir(self, path: str, *, user: str | None = None) -> AsyncIterator[bytes]:
+        """A directory and all below it as a tar archive, in chunks. A stream holds a connection
+        until it is exhausted or closed."""
+        return self._stream(_file_calls.read_directory(self._id, path, user))
+
+    async def write_dir(
+        self, path: str, tar: AsyncData, *, owners: bool = False, user: str | None = None
+    ) -> None:
+        """Unpacks a tar archive below a directory, which is made if it is not there. With `owners`
+        they are as the archive says (for the sandbox's root), else all belongs to the user. What
+        was unpacked before an error stays."""
+        call = _file_calls.write_directory(self._id, path, user, owners=owners)
+        await self._transport.call(call, content=async_pieces(tar), timeout_s=None)
+
+    @contextlib.asynccontextmanager
+    async def watch(
+        self, path: str, *, recursive: bool = False, user: str | None = None
+    ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+        """Within the block, what happens in a directory: all that happens once it is entered. The
+        events end when the directory is removed.
+
+            async with sandbox.files.watch("/srv") as events:
+                async for event in events:
+                    print(event.type, event.path)
+        """
+        call = _file_calls.watch_directory(self._id, path, user, recursive=recursive)
+        async with self._transport.stream(call, timeout_s=None) as chunks:
+            yield _watch_events(chunks)
+
     async def _stream(self, call: Call[bytes]) -> AsyncIterator[bytes]:
         async with self._transport.stream(call) as chunks:
             async for chunk in chunks:
                 yield chunk
+
+
+async def _watch_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[WatchEvent]:
+    decoder = LineDecoder()
+    async for chunk in chunks:
+        for value in decoder.feed(chunk):
+            yield WatchEvent.from_json(value)

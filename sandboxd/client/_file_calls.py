@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sandboxd.client._call import Call, decoded, encoded, given, items, nothing, target
 from sandboxd.client.types import FileEntry, FileListing
-from sandboxd.protocol import CONTENT_TYPE_BYTES, CONTENT_TYPE_JSON
+from sandboxd.protocol import CONTENT_TYPE_BYTES, CONTENT_TYPE_JSON, CONTENT_TYPE_TAR
 
 
 def read_file(sandbox_id: str, path: str, user: str | None) -> Call[bytes]:
@@ -104,6 +104,53 @@ def make_directory(
         nothing,
         encoded(given(path=path, mode=mode, parents=parents, user=user)),
         CONTENT_TYPE_JSON,
+    )
+
+
+def read_directory(sandbox_id: str, path: str, user: str | None) -> Call[bytes]:
+    return Call(
+        "read directory",
+        path,
+        "GET",
+        target("sandboxes", sandbox_id, "files", "tar", path=path, user=user),
+        bytes,
+    )
+
+
+def write_directory(sandbox_id: str, path: str, user: str | None, *, owners: bool) -> Call[None]:
+    return Call(
+        "write directory",
+        path,
+        "PUT",
+        target(
+            "sandboxes",
+            sandbox_id,
+            "files",
+            "tar",
+            path=path,
+            user=user,
+            owners="true" if owners else None,
+        ),
+        nothing,
+        content_type=CONTENT_TYPE_TAR,
+    )
+
+
+def watch_directory(sandbox_id: str, path: str, user: str | None, *, recursive: bool) -> Call[None]:
+    return Call(
+        "watch directory",
+        path,
+        "GET",
+        target(
+            "sandboxes",
+            sandbox_id,
+            "files",
+            "watch",
+            path=path,
+            user=user,
+            recursive="true" if recursive else None,
+        ),
+        nothing,
     )
 
 

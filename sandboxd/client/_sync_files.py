@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Literal, overload
 
 from sandboxd.client import _calls, _file_calls
 from sandboxd.client._call import Call
 from sandboxd.client._data import Data, pieces, small
+from sandboxd.client._lines import LineDecoder
 from sandboxd.client._sync_transport import SyncTransport
-from sandboxd.client.types import FileEntry, FileListing
+from sandboxd.client.types import FileEntry, FileListing, WatchEvent
 from sandboxd.errors import NotFound
 
 # Inside the classes below, `list` is a method.
@@ -121,6 +123,42 @@ class Files:
             _file_calls.set_attributes(self._id, path, user, mode=None, owner=owner)
         )
 
+    def read_dir(self, path: str, *, user: str | None = None) -> Iterator[bytes]:
+        """A directory and all below it as a tar archive, in chunks. A stream holds a connection
+        until it is exhausted or closed."""
+        return self._stream(_file_calls.read_directory(self._id, path, user))
+
+    def write_dir(
+        self, path: str, tar: Data, *, owners: bool = False, user: str | None = None
+    ) -> None:
+        """Unpacks a tar archive below a directory, which is made if it is not there. With `owners`
+        they are as the archive says (for the sandbox's root), else all belongs to the user. What
+        was unpacked before an error stays."""
+        call = _file_calls.write_directory(self._id, path, user, owners=owners)
+        self._transport.call(call, content=pieces(tar), timeout_s=None)
+
+    @contextlib.contextmanager
+    def watch(
+        self, path: str, *, recursive: bool = False, user: str | None = None
+    ) -> Iterator[Iterator[WatchEvent]]:
+        """Within the block, what happens in a directory: all that happens once it is entered. The
+        events end when the directory is removed.
+
+            with sandbox.files.watch("/srv") as events:
+                for event in events:
+                    print(event.type, event.path)
+        """
+        call = _file_calls.watch_directory(self._id, path, user, recursive=recursive)
+        with self._transport.stream(call, timeout_s=None) as chunks:
+            yield _watch_events(chunks)
+
     def _stream(self, call: Call[bytes]) -> Iterator[bytes]:
         with self._transport.stream(call) as chunks:
             yield from chunks
+
+
+def _watch_events(chunks: Iterator[bytes]) -> Iterator[WatchEvent]:
+    decoder = LineDecoder()
+    for chunk in chunks:
+        for value in decoder.feed(chunk):
+            yield WatchEvent.from_json(value)

@@ -222,6 +222,30 @@ _TYPE_BITS = {
 }
 
 
+class WatchKind(StrEnum):
+    """What happened to a file. `overflow`: something was missed, so look again."""
+
+    CREATE = "create"
+    WRITE = "write"
+    REMOVE = "remove"
+    RENAME = "rename"
+    CHMOD = "chmod"
+    OVERFLOW = "overflow"
+
+
+@dataclass(frozen=True)
+class WatchEvent(_FromJson):
+    """Something that happened in a watched directory; `target` is the new name of a rename."""
+
+    type: WatchKind
+    path: str
+    is_directory: bool = False
+    target: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "type", WatchKind(self.type))
+
+
 @dataclass(frozen=True)
 class FileListing:
     """Entries of a directory; `truncated` when there are more than the daemon lists."""

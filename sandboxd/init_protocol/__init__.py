@@ -2,7 +2,7 @@
 
 The C half, with the meaning of every field, is ``kernel_helpers/include/venus_init_protocol.h``.
 This module is pure: bytes in, values out. It opens nothing and keeps no state except in
-:class:`RecordDecoder`.
+:class:`RecordDecoder` and :class:`WatchDecoder`.
 
 Three formats:
 
@@ -33,6 +33,7 @@ from sandboxd.init_protocol.files import (
     RecordDecoder,
     chmod_request,
     chown_request,
+    decode_failed_path,
     decode_file_error,
     encode_upload_frame,
     list_request,
@@ -41,6 +42,8 @@ from sandboxd.init_protocol.files import (
     remove_request,
     rename_request,
     stat_request,
+    tar_request,
+    untar_request,
     write_request,
 )
 from sandboxd.init_protocol.numbers import HEADER as _HEADER
@@ -86,6 +89,12 @@ from sandboxd.init_protocol.requests import (
     encode_release,
     encode_shutdown,
     encode_stdin_closed,
+)
+from sandboxd.init_protocol.watch import (
+    WatchDecoder,
+    WatchKind,
+    WatchRecord,
+    watch_request,
 )
 from sandboxd.init_protocol.wire import (
     MAX_CGROUP_PROCS,
@@ -165,9 +174,13 @@ __all__ = [
     "Started",
     "Symlink",
     "UnshareCgroup",
+    "WatchDecoder",
+    "WatchKind",
+    "WatchRecord",
     "WriteFile",
     "chmod_request",
     "chown_request",
+    "decode_failed_path",
     "decode_file_error",
     "decode_packet",
     "encode_exec",
@@ -186,5 +199,8 @@ __all__ = [
     "remove_request",
     "rename_request",
     "stat_request",
+    "tar_request",
+    "untar_request",
+    "watch_request",
     "write_request",
 ]

@@ -167,6 +167,26 @@ def chown_request(
     return ExecRequest(exec_id, (path, owner), ExecKind.CHOWN, user, cwd, None, timeout_ms)
 
 
+def tar_request(
+    exec_id: int, path: str | bytes, *, user: str = "", timeout_ms: int = 0
+) -> ExecRequest:
+    """A tar archive of what is below a directory on stdout."""
+    return ExecRequest(exec_id, (path,), ExecKind.TAR, user, "/", None, timeout_ms)
+
+
+def untar_request(
+    exec_id: int,
+    path: str | bytes,
+    *,
+    user: str = "",
+    owners: bool = False,
+    timeout_ms: int = 0,
+) -> ExecRequest:
+    """A tar archive in upload frames on stdin; ``owners``: as it has them, else the user."""
+    flags = FileFlag.OWNERS if owners else FileFlag(0)
+    return ExecRequest(exec_id, (path,), ExecKind.UNTAR, user, "/", None, timeout_ms, (), 0, flags)
+
+
 def encode_upload_frame(chunk: bytes) -> bytes:
     """One frame of the stdin of a WRITE; finish with UPLOAD_END, or nothing is written."""
     if not 0 < len(chunk) <= MAX_UPLOAD_FRAME:
@@ -180,6 +200,11 @@ def decode_file_error(stderr: bytes) -> int | None:
         return None
     magic, error = _FILE_ERROR.unpack_from(stderr)
     return int(error) if magic == _FILE_ERROR_MAGIC else None
+
+
+def decode_failed_path(stderr: bytes) -> str:
+    """Where a failed operation on many files stood; empty: it says nothing of the kind."""
+    return stderr[_FILE_ERROR.size :].decode("utf-8", "replace")
 
 
 @dataclass(frozen=True)

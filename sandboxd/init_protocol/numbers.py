@@ -39,6 +39,9 @@ class ExecKind(enum.IntEnum):
     RESTORE = 9
     RESTORED = 10
     CHOWN = 11
+    TAR = 12
+    UNTAR = 13
+    WATCH = 14
 
 
 class FileFlag(enum.IntFlag):
@@ -47,6 +50,7 @@ class FileFlag(enum.IntFlag):
     RECURSIVE = 4
     NO_REPLACE = 8
     SET_MODE = 16
+    OWNERS = 32
 
 
 class FdBit(enum.IntFlag):

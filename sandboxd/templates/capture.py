@@ -45,6 +45,8 @@ def gather_externals(sandbox: LiveSandbox) -> Externals:
     externals = Externals()
     try:
         for running in sandbox.execs.values():
+            if not running.is_program:
+                continue  # it has ended
             stdin, stdout, stderr = running.stdin, running.stdout, running.stderr
             externals.commands.append(
                 CapturedCommand(

@@ -222,7 +222,10 @@ class TemplateService:
     ) -> Template:
         sandbox.require_running(OPERATION)
         # The slot first: nothing waits for the gate of a sandbox whose turn has not come.
-        async with self._slots, sandbox.gate.closed(sandbox.is_transferring, sandbox.sandbox_id):
+        async with (
+            self._slots,
+            sandbox.gate.closed(sandbox.settles_for_capture, sandbox.sandbox_id),
+        ):
             # Not before the gate is closed: what starts or ends until then counts.
             externals = gather_externals(sandbox)
             # Shielded: the gate stays closed until the sandbox runs again.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -204,10 +206,32 @@ def test_the_file_tree(cli: Cli, box: str) -> None:
     assert {"/root/a", "/root/a/b"} <= {each["path"] for each in entries}
     followed = json.loads(cli.text("files", "stat", "-L", "--json", f"{box}:/root/a/l"))
     assert followed["type"] == "file"
+    content = cli("files", "tar", f"{box}:/root/a").stdout
+    cli("files", "untar", f"{box}:/root/c", stdin=content)
+    assert cli.text("exec", box, "readlink", "/root/c/l") == "g"
     assert b"ENOTEMPTY" in cli("files", "rm", f"{box}:/root/a", code=1).stderr
     cli("files", "rm", "-r", f"{box}:/root/a")
     assert b"SANDBOX:PATH" in cli("files", "ls", "/root", code=2).stderr
     assert b"octal" in cli("files", "chmod", "u+x", f"{box}:/root", code=2).stderr
+
+
+def test_watching_a_directory(cli: Cli, box: str, daemon: DaemonProcess) -> None:
+    sandbox = Sandbox.connect(box, socket=daemon.socket)
+    sandbox.files.make_dir("/root/w")
+    watching = subprocess.Popen(
+        [*cli.argv, "files", "watch", "-r", f"{box}:/root/w"], stdout=subprocess.PIPE, text=True
+    )
+    with watching, contextlib.closing(sandbox):
+        assert watching.stdout is not None
+        with ThreadPoolExecutor(1) as pool:
+            first = pool.submit(watching.stdout.readline)
+            while not first.done():
+                sandbox.commands.run("touch w/first")
+        sandbox.commands.run("touch w/a; mv w/a w/b; rm -r w")
+        lines = watching.stdout.read().splitlines()
+        assert "rename /root/w/a -> /root/w/b" in lines
+        assert lines[-1] == "remove /root/w"
+        assert watching.wait() == 0
 
 
 def test_stats(cli: Cli, box: str) -> None:
