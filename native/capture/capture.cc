@@ -56,7 +56,7 @@ void capture_own_tables(StoppedProcess &process, const StoppedThread &thread, Ca
     if (!has_semaphore_undo(tid) || !have_same(Table::kSemaphoreUndo, process.first_host_tid(), tid))
         image.own_semaphore_undo.emplace();
     if (!have_same(Table::kDirectories, process.first_host_tid(), tid))
-        image.own_directories = capture_directories(process, thread, state.init);
+        image.own_directories = capture_directories(process, thread, state);
 }
 
 void capture_living(StoppedProcess &process, uint32_t index, StoppedTree &tree, CaptureState &state,
@@ -75,7 +75,7 @@ void capture_living(StoppedProcess &process, uint32_t index, StoppedTree &tree, 
     if (image.stands_for(Table::kDescriptors, index))
         image.files = capture_descriptors(process, process.first(), state);
     if (image.stands_for(Table::kDirectories, index))
-        image.directories = capture_directories(process, process.first(), state.init);
+        image.directories = capture_directories(process, process.first(), state);
 }
 
 }  // namespace

@@ -59,7 +59,9 @@ OpenFile capture_named(const SeenFile &seen, CaptureState &state)
     if (!nameless)
         seen.refuse("it is deleted or replaced: its name no longer leads to it");
     file.nameless = *nameless;
-    file.flags &= ~(kUnnamed | O_DIRECTORY);
+    file.flags &= ~(kUnnamed | (file.is_directory ? 0 : O_DIRECTORY));
+    if (file.is_directory)
+        file.offset = 0;  // there is nothing in it
     return file;
 }
 

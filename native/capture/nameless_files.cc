@@ -15,6 +15,7 @@ namespace {
 constexpr const char kDeleted[] = " (deleted)";
 constexpr uint64_t kLargestBytes = uint64_t{256} << 20;
 constexpr blkcnt_t kBlockBytes = 512;
+constexpr int kMostNames = 100;
 
 // "#" and a number is what the kernel shows of a file that was made without a name (O_TMPFILE).
 bool has_number_for_name(const std::string &path)
@@ -31,19 +32,22 @@ std::optional<uint32_t> nameless_file(const StoppedProcess &process, const std::
 {
     struct stat status;
     checked(stat(link.c_str(), &status), "stat", link);
-    if (!S_ISREG(status.st_mode) || !target.starts_with("/") || !target.ends_with(kDeleted))
+    bool is_directory = S_ISDIR(status.st_mode);
+    if ((!S_ISREG(status.st_mode) && !is_directory) || !target.starts_with("/") ||
+        !target.ends_with(kDeleted))
         return std::nullopt;
     // A layer below does not count the removals of layers above it: a file that can only be read
     // may have a link count although it is gone.
-    if (status.st_nlink > 1 || (status.st_nlink == 1 && writable))
+    if (!is_directory && (status.st_nlink > 1 || (status.st_nlink == 1 && writable)))
         throw Refused(process.label, target, "it is deleted but has other names");
     auto key = std::pair(status.st_dev, status.st_ino);
     auto known = state.nameless.find(key);
     if (known != state.nameless.end())
         return known->second;
-    if (static_cast<uint64_t>(status.st_blocks * kBlockBytes) > kLargestBytes)
+    if (!is_directory && static_cast<uint64_t>(status.st_blocks * kBlockBytes) > kLargestBytes)
         throw Refused(process.label, target, "it is deleted and larger than 256 MiB");
     NamelessFile file{};
+    file.is_directory = is_directory;
     file.path = target.substr(0, target.size() - (sizeof kDeleted - 1));
     file.mode = status.st_mode & 07777;
     IdMap users(proc::read_text(process.proc_path("uid_map")));
@@ -66,10 +70,17 @@ std::optional<uint32_t> nameless_file(const StoppedProcess &process, const std::
     }
     file.directory_modified[0] = static_cast<uint64_t>(directory->st_mtim.tv_sec);
     file.directory_modified[1] = static_cast<uint64_t>(directory->st_mtim.tv_nsec);
-    file.never_named = has_number_for_name(file.path);
-    file.name_taken = look_at(state.init, file.path).has_value();
-    os::UniqueFd readable(checked(open(link.c_str(), O_RDONLY | O_CLOEXEC), "open", target));
-    file.content = copy_shared_memory(state, readable.get(), file.size);
+    if (is_directory) {
+        // It has to have some name before it can be removed.
+        for (int tries = 0; look_at(state.init, file.path); tries++, file.path += '~')
+            if (tries == kMostNames)
+                throw Refused(process.label, target, "it is deleted, and its name is taken");
+    } else {
+        file.never_named = has_number_for_name(file.path);
+        file.name_taken = look_at(state.init, file.path).has_value();
+        os::UniqueFd readable(checked(open(link.c_str(), O_RDONLY | O_CLOEXEC), "open", target));
+        file.content = copy_shared_memory(state, readable.get(), file.size);
+    }
     auto index = static_cast<uint32_t>(state.image.nameless.size());
     state.image.nameless.push_back(std::move(file));
     state.nameless[key] = index;

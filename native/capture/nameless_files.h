@@ -1,4 +1,5 @@
-// Files without a name that leads to them: deleted, replaced by another, or never named (O_TMPFILE).
+// Files and directories without a name that leads to them: deleted, replaced by another, or never
+// named (O_TMPFILE).
 #pragma once
 
 #include <sys/stat.h>

@@ -9,29 +9,33 @@
 namespace venus {
 namespace {
 
-// tee() leaves the data where it is; the copy is read from a pipe of ours.
-Bytes peek_pipe(const SeenFile &seen, uint32_t capacity)
+// tee() leaves the data where it is; the copy, with its packets, is read from a pipe of ours.
+void peek_pipe(const SeenFile &seen, PipeImage &pipe)
 {
     std::string again = "/proc/self/fd/" + std::to_string(seen.file);
     os::UniqueFd reader(checked(open(again.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC), "open the read end of",
                             seen.describe()));
     int waiting = 0;
     checked(ioctl(reader.get(), FIONREAD, &waiting), "count the data of", seen.describe());
-    Bytes content(static_cast<size_t>(waiting));
-    if (content.empty())
-        return content;
+    pipe.content.resize(static_cast<size_t>(waiting));
+    if (pipe.content.empty())
+        return;
     int ends[2];
     checked(pipe2(ends, O_CLOEXEC | O_NONBLOCK), "create", "a pipe");
     os::UniqueFd out(ends[0]), in(ends[1]);
-    checked(fcntl(in.get(), F_SETPIPE_SZ, capacity), "size", "a pipe");
-    ssize_t copied = tee(reader.get(), in.get(), content.size(), SPLICE_F_NONBLOCK);
+    checked(fcntl(in.get(), F_SETPIPE_SZ, pipe.capacity), "size", "a pipe");
+    ssize_t copied = tee(reader.get(), in.get(), pipe.content.size(), SPLICE_F_NONBLOCK);
     if (copied != waiting)
         throw os::Error("copy the data of", seen.describe(), copied < 0 ? errno : EIO);
-    size_t filled = 0;
-    while (filled < content.size())
-        filled += static_cast<size_t>(checked(
-            read(out.get(), content.data() + filled, content.size() - filled), "read", "a pipe"));
-    return content;
+    for (size_t filled = 0; filled < pipe.content.size();) {
+        auto size = static_cast<size_t>(checked(
+            read(out.get(), pipe.content.data() + filled, pipe.content.size() - filled), "read", "a pipe"));
+        pipe.packets.push_back(static_cast<uint32_t>(size));
+        filled += size;
+    }
+    // A stream comes at once, and so does a single packet: which it is the flags of an end tell.
+    if (pipe.packets.size() == 1)
+        pipe.packets.clear();
 }
 
 }  // namespace
@@ -44,17 +48,18 @@ OpenFile capture_pipe(const SeenFile &seen, CaptureState &state)
     if (known == state.pipes.end()) {
         if (named && !is_reachable(state.init, seen.target, seen.status))
             seen.refuse("its name no longer leads to it");
-        PipeImage pipe;
-        pipe.capacity = static_cast<uint32_t>(
+        PipeImage found;
+        found.capacity = static_cast<uint32_t>(
             checked(fcntl(seen.file, F_GETPIPE_SZ), "get the capacity of", seen.describe()));
-        pipe.content = peek_pipe(seen, pipe.capacity);
+        peek_pipe(seen, found);
         if (named)
-            pipe.fifo_path = seen.target;
+            found.fifo_path = seen.target;
         known = state.pipes.emplace(key, static_cast<uint32_t>(state.image.pipes.size())).first;
-        state.image.pipes.push_back(std::move(pipe));
+        state.image.pipes.push_back(std::move(found));
     }
-    if (seen.flags & O_DIRECT)
-        seen.refuse("a pipe in packet mode is not supported");
+    PipeImage &pipe = state.image.pipes[known->second];
+    if ((seen.flags & O_DIRECT) && pipe.packets.empty() && !pipe.content.empty())
+        pipe.packets.push_back(static_cast<uint32_t>(pipe.content.size()));
     return PipeEnd{known->second, seen.flags, named ? seen.target : ""};
 }
 

@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "capture/id_map.h"
+#include "capture/nameless_files.h"
 #include "capture/paths.h"
 #include "os/checked.h"
 #include "restore/pool_filter.h"
@@ -177,16 +178,26 @@ void map_credentials(const StoppedProcess &process, Credentials &credentials)
 }
 
 Directories capture_directories(const StoppedProcess &process, const StoppedThread &thread,
-                                pid_t init)
+                                CaptureState &state)
 {
     std::string task = process.proc_path("task/" + std::to_string(thread.tracee.tid()) + "/");
     Directories found;
     found.umask = static_cast<uint32_t>(
         std::stoul(proc::fields(proc::read_text(task + "status"))["Umask"], nullptr, 8));
-    for (auto [name, path] : {std::pair("root", &found.root), {"cwd", &found.working_directory}}) {
-        std::string link = task + name;
-        *path = path_in_sandbox(process, init, link, proc::read_link(link));
-    }
+    std::string root = task + "root", current = task + "cwd";
+    found.root = path_in_sandbox(process, state.init, root, proc::read_link(root));
+    found.working_directory = proc::read_link(current);
+    struct stat status;
+    checked(stat(current.c_str(), &status), "stat", current);
+    if (is_reachable(state.init, found.working_directory, status))
+        return found;
+    // A thread with a directory of its own has no descriptors that it could take it from.
+    std::optional<uint32_t> nameless;
+    if (&thread == &process.threads.front())
+        nameless = nameless_file(process, current, found.working_directory, false, state);
+    if (!nameless)
+        throw Refused(process.label, found.working_directory, "its name no longer leads to it");
+    found.working_nameless = *nameless;
     return found;
 }
 

@@ -8,7 +8,7 @@ namespace venus {
 
 void capture_process(StoppedProcess &process, StoppedTree &tree, ProcessImage &image);
 Directories capture_directories(const StoppedProcess &process, const StoppedThread &thread,
-                                pid_t init);
+                                CaptureState &state);
 // Ids in credentials become those of the sandbox.
 void map_credentials(const StoppedProcess &process, Credentials &credentials);
 

@@ -372,12 +372,14 @@ void FamilyWriter::add_tables(const Birth &birth, const ProcessImage &process, u
     }
     if (late_files_)
         wait_at(kThreaded, living() + 1, ops);
-    wait_for_sharers(Table::kDescriptors, index, ops);
     wait_for_sharers(Table::kDirectories, index, ops);
+    if (process.stands_for(Table::kDirectories, index))
+        add_working_directory_ops(context_, process.directories, ops);
+    wait_for_sharers(Table::kDescriptors, index, ops);
     if (process.stands_for(Table::kDescriptors, index))
         add_descriptors(process.files, ops);
     if (process.stands_for(Table::kDirectories, index))
-        add_directory_ops(process.directories, ops);
+        add_root_directory_ops(process.directories, ops);
     if (process.stands_for(Table::kSemaphoreUndo, index))
         add_semaphore_undo_ops(context_, process.semaphore_undo, ops);
 }
@@ -476,10 +478,12 @@ void FamilyWriter::add_thread(const ProcessImage &process, uint32_t index, size_
 {
     const ThreadImage &thread = process.threads[number];
     OpList ops(writer_, index);
+    if (thread.own_directories)
+        add_working_directory_ops(context_, *thread.own_directories, ops);
     if (thread.own_descriptors)
         add_descriptors(*thread.own_descriptors, ops);
     if (thread.own_directories)
-        add_directory_ops(*thread.own_directories, ops);
+        add_root_directory_ops(*thread.own_directories, ops);
     if (thread.own_semaphore_undo)
         add_semaphore_undo_ops(context_, *thread.own_semaphore_undo, ops);
     add_thread_ops(thread, ops);

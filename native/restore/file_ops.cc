@@ -68,11 +68,17 @@ void add_file(const ProcessPlanContext &context, const FileEntry &entry, OpList 
     add_times(entry, ops);
 }
 
-void add_nameless(const ProcessPlanContext &context, const NamelessFile &file, Word number,
-                  OpList &ops)
+// Opens what the nameless file shall be at kTemporary. Whether it has a name until it is removed.
+bool make_nameless(const ProcessPlanContext &context, const NamelessFile &file,
+                   const std::string &object, OpList &ops)
 {
-    std::string object = "nameless file " + file.path;
     Word path = ops.writer().text(file.path);
+    if (file.is_directory) {
+        ops.call(object, SYS_mkdir, {path, 0700});
+        ops.call(object, SYS_openat,
+                 {kHere, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC}, kTemporary);
+        return true;
+    }
     bool named = !file.name_taken && !file.never_named;
     if (named)
         ops.call(object, SYS_openat,
@@ -83,13 +89,22 @@ void add_nameless(const ProcessPlanContext &context, const NamelessFile &file, W
                  {kHere, ops.writer().text(file.directory), O_RDWR | O_TMPFILE | O_CLOEXEC, 0600},
                  kTemporary);
     add_content_ops(context, object, file.size, file.content, ops);
+    return named;
+}
+
+void add_nameless(const ProcessPlanContext &context, const NamelessFile &file, Word number,
+                  OpList &ops)
+{
+    std::string object = "nameless file " + file.path;
+    bool named = make_nameless(context, file, object, ops);
     ops.call(object, SYS_fchown, {kTemporary, file.uid, file.gid});
     ops.call(object, SYS_fchmod, {kTemporary, file.mode});
     uint64_t times[4] = {file.modified[0], file.modified[1], file.modified[0], file.modified[1]};
     ops.call(object, SYS_utimensat,
              {kTemporary, 0, ops.writer().data(times, sizeof times), 0});
     if (named) {
-        ops.call(object, SYS_unlink, {path});
+        ops.call(object, file.is_directory ? SYS_rmdir : SYS_unlink,
+                 {ops.writer().text(file.path)});
         uint64_t before[4] = {0, UTIME_OMIT, file.directory_modified[0],
                               file.directory_modified[1]};
         ops.call(object, SYS_utimensat,

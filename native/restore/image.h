@@ -102,6 +102,7 @@ struct DescriptorTable {
 struct Directories {
     std::string root = "/";  // in the sandbox
     std::string working_directory;
+    uint32_t working_nameless = kNoObject;  // index into TreeImage::nameless: it is deleted
     uint32_t umask = 0;
 };
 
@@ -385,6 +386,7 @@ struct FileLock {
 struct PipeImage {
     uint32_t capacity;
     Bytes content;
+    std::vector<uint32_t> packets;  // sizes of what is in it; empty: a stream
     std::string fifo_path;
 };
 
@@ -420,6 +422,7 @@ struct FileEntry {
 // A file that is open or mapped but has no name: deleted, replaced, or made without one.
 struct NamelessFile {
     std::string path, directory;  // that it had
+    bool is_directory = false;    // an empty one, then
     bool name_taken = false;
     bool never_named = false;  // O_TMPFILE: it may get a name still
     uint32_t mode, uid, gid;

@@ -7,7 +7,24 @@ namespace venus {
 namespace {
 
 constexpr Word kReader = 0, kWriter = 1;  // while a pipe is being made
-constexpr int kKeptFlags = O_NONBLOCK | O_APPEND;
+constexpr int kKeptFlags = O_NONBLOCK | O_APPEND | O_DIRECT;
+
+void add_pipe_content(const PipeImage &pipe, const std::string &object, OpList &ops)
+{
+    if (pipe.content.empty())
+        return;
+    Word content = ops.writer().data(pipe.content);
+    if (pipe.packets.empty()) {
+        ops.call(object, SYS_write, {kWriter, content, pipe.content.size()},
+                 static_cast<int64_t>(pipe.content.size()));
+        return;
+    }
+    ops.call(object, SYS_fcntl, {kWriter, F_SETFL, O_DIRECT | O_NONBLOCK});
+    for (uint32_t size : pipe.packets) {
+        ops.call(object, SYS_write, {kWriter, content, size}, size);
+        content += size;
+    }
+}
 
 void make_pipe(const ProcessPlanContext &context, uint32_t index, OpList &ops)
 {
@@ -26,9 +43,7 @@ void make_pipe(const ProcessPlanContext &context, uint32_t index, OpList &ops)
         ops.call(object, SYS_pipe2, {ends, O_CLOEXEC});
     }
     ops.call(object, SYS_fcntl, {kWriter, F_SETPIPE_SZ, pipe.capacity}, pipe.capacity);
-    if (!pipe.content.empty())
-        ops.call(object, SYS_write, {kWriter, writer.data(pipe.content), pipe.content.size()},
-                 static_cast<int64_t>(pipe.content.size()));
+    add_pipe_content(pipe, object, ops);
     bool used[2] = {false, false};
     for (uint32_t i = 0; i < context.tree.objects.size(); i++) {
         auto *end = std::get_if<PipeEnd>(&context.tree.objects[i]);

@@ -116,10 +116,18 @@ void add_descriptor_ops(const ProcessPlanContext &context, const DescriptorTable
     }
 }
 
-void add_directory_ops(const Directories &directories, OpList &ops)
+void add_working_directory_ops(const ProcessPlanContext &context, const Directories &directories,
+                               OpList &ops)
 {
     const std::string &current = directories.working_directory;
-    ops.call(current, SYS_chdir, {ops.writer().text(current)});
+    std::string path = directories.working_nameless == kNoObject
+                           ? current
+                           : nameless_path(context.descriptors, directories.working_nameless);
+    ops.call(current, SYS_chdir, {ops.writer().text(path)});
+}
+
+void add_root_directory_ops(const Directories &directories, OpList &ops)
+{
     // Changes no working directory, which may lie outside.
     if (directories.root != "/")
         ops.call("root directory", SYS_chroot, {ops.writer().text(directories.root)});

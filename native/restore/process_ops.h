@@ -10,7 +10,10 @@ void add_oom_ops(const ProcessImage &process, OpList &ops);
 // The own numbers of a table for its open files; then the objects are dropped.
 void add_descriptor_ops(const ProcessPlanContext &context, const DescriptorTable &table,
                         OpList &ops);
-void add_directory_ops(const Directories &directories, OpList &ops);
+// While the objects are there, in which a deleted one is.
+void add_working_directory_ops(const ProcessPlanContext &context, const Directories &directories,
+                               OpList &ops);
+void add_root_directory_ops(const Directories &directories, OpList &ops);
 // Drops what children have sent that were stopped or ended while the tree was rebuilt.
 void add_signal_reset_ops(const TreeImage &tree, const ProcessImage &process, OpList &ops);
 void add_signal_action_ops(const ProcessImage &process, OpList &ops);

@@ -22,7 +22,6 @@ CASES = {
     "packet-filter": "a packet filter is attached",
     "descriptor-in-flight": "descriptors are on their way",
     "partly-attached": "only a part of it is attached",
-    "packet-pipe": "packet mode",
     "borrowed-memory": "it has not executed a program yet",
 }
 

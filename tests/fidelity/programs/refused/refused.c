@@ -72,9 +72,6 @@ int main(int argc, char **argv) {
   } else if (!strcmp(what, "partly-attached")) {
     char *memory = shmat(shmget(IPC_PRIVATE, 8192, 0600), NULL, 0);
     MUST(memory != (void *)-1 && munmap(memory, 4096) == 0);
-  } else if (!strcmp(what, "packet-pipe")) {
-    int ends[2];
-    MUST(pipe2(ends, O_DIRECT) == 0);
   } else if (!strcmp(what, "borrowed-memory")) {
     /* The parent waits in vfork() until its child has seen the word to go. */
     if (vfork() == 0) {
