@@ -23,6 +23,7 @@ from sandboxd.e2b.paths import Paths
 from sandboxd.e2b.process import ProcessService
 from sandboxd.e2b.refusals import error_body
 from sandboxd.e2b.rpc import Call, Procedure
+from sandboxd.e2b.watching import WatchingService
 from sandboxd.errors import InvalidRequest, VenusError
 from sandboxd.lifecycle import State
 from sandboxd.sandbox import LiveSandbox
@@ -67,6 +68,7 @@ class Envd:
         self._procedures: Mapping[str, Procedure] = {
             **ProcessService().procedures(),
             **FilesystemService(self._paths).procedures(),
+            **WatchingService(self._paths).procedures(),
         }
 
     async def answer(self, address: Address, request: Request, send: Send) -> None:

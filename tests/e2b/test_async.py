@@ -11,6 +11,8 @@ from e2b import (
     AuthenticationException,
     CommandExitException,
     FileNotFoundException,
+    FilesystemEvent,
+    FilesystemEventType,
     FileType,
     NotFoundException,
     SandboxQuery,
@@ -153,5 +155,38 @@ def test_files() -> None:
         assert await files.make_dir("d/e") is False
         with pytest.raises(FileNotFoundException):
             await files.read("c")
+
+    in_sandbox(body)
+
+
+def test_watching() -> None:
+    async def body(sandbox: AsyncSandbox) -> None:
+        events: asyncio.Queue[FilesystemEvent] = asyncio.Queue()
+        ended = asyncio.Event()
+        await sandbox.files.make_dir("seen")
+        watcher = await sandbox.files.watch_dir(
+            "seen", on_event=events.put_nowait, on_exit=lambda _: ended.set()
+        )
+        await sandbox.files.write("/tmp/outside", "")
+        await sandbox.commands.run("touch seen/f")
+        first = await events.get()
+        assert (first.name, first.type) == ("f", FilesystemEventType.CREATE)
+        await watcher.stop()
+        await ended.wait()
+        # A command's slot that each stream holds is free again once its client is gone.
+        for _ in range(100):
+            watcher = await sandbox.files.watch_dir("seen", on_event=events.put_nowait)
+            await watcher.stop()
+
+    in_sandbox(body)
+
+
+def test_a_watch_ends_with_its_time() -> None:
+    async def body(sandbox: AsyncSandbox) -> None:
+        ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        await sandbox.files.watch_dir(
+            "/root", on_event=lambda _: None, on_exit=ended.set_result, timeout=0.5
+        )
+        assert isinstance(await ended, TimeoutException)
 
     in_sandbox(body)

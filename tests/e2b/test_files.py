@@ -9,15 +9,20 @@ from collections.abc import Iterator
 import pytest
 from e2b import (
     FileNotFoundException,
+    FilesystemEvent,
+    FilesystemEventType,
     FileType,
     InvalidArgumentException,
     NotEnoughSpaceException,
+    RateLimitException,
     Sandbox,
     SandboxException,
     TemplateException,
+    WatchHandle,
 )
 from e2b.sandbox.filesystem.filesystem import WriteEntry
 
+from sandboxd.e2b.watching import MAX_WATCHERS_PER_SANDBOX
 from tests.e2b.conftest import ADD_USER, DISK_BYTES, E2bDaemon
 
 MIB = 1 << 20
@@ -195,3 +200,57 @@ def test_a_signed_link_reads_and_writes_one_file(sandbox: Sandbox, e2b_daemon: E
     with urllib.request.urlopen(upload, timeout=30) as answer:
         assert answer.status == 200
     assert sandbox.files.read("/root/f") == "new"
+
+
+def gathered(watcher: WatchHandle, last: FilesystemEvent) -> list[FilesystemEvent]:
+    """The events up to that one."""
+    found: list[FilesystemEvent] = []
+    while last not in found:
+        found += watcher.get_new_events()
+    return found
+
+
+def test_a_directory_is_watched(sandbox: Sandbox) -> None:
+    sandbox.files.make_dir("seen/below")
+    sandbox.files.write("seen/old", "")
+    watcher = sandbox.files.watch_dir("seen")
+    deep = sandbox.files.watch_dir("/root/seen", recursive=True)
+    sandbox.commands.run(
+        "cd seen; echo x > new; chmod 600 new; mv old moved; rm moved; touch below/deep; touch end"
+    )
+    found = gathered(watcher, FilesystemEvent("end", FilesystemEventType.CREATE))
+    kinds = [(each.name, each.type) for each in found]
+    for name, kind in (
+        ("new", FilesystemEventType.CREATE),
+        ("new", FilesystemEventType.WRITE),
+        ("new", FilesystemEventType.CHMOD),
+        ("old", FilesystemEventType.RENAME),
+        ("moved", FilesystemEventType.CREATE),
+        ("moved", FilesystemEventType.REMOVE),
+    ):
+        assert (name, kind) in kinds
+    assert "below/deep" not in [each.name for each in found]
+    found = gathered(deep, FilesystemEvent("end", FilesystemEventType.CREATE))
+    assert ("below/deep", FilesystemEventType.CREATE) in [(e.name, e.type) for e in found]
+    watcher.stop()
+    deep.stop()
+    with pytest.raises(SandboxException, match="stopped"):
+        watcher.get_new_events()
+    with pytest.raises(FileNotFoundException):
+        sandbox.files.watch_dir("/no/such")
+    with pytest.raises(InvalidArgumentException, match="not a directory"):
+        sandbox.files.watch_dir("/etc/hostname")
+
+
+def test_watchers_are_bounded_and_of_one_sandbox(sandbox: Sandbox) -> None:
+    watchers = [sandbox.files.watch_dir("/root") for _ in range(MAX_WATCHERS_PER_SANDBOX)]
+    with pytest.raises(RateLimitException):
+        sandbox.files.watch_dir("/root")
+    watchers.pop().stop()
+    watchers.append(sandbox.files.watch_dir("/root"))
+    with Sandbox.create() as other:
+        foreign = other.files.watch_dir("/root")
+        foreign._watcher_id = watchers[0]._watcher_id
+        with pytest.raises(SandboxException, match="not found"):
+            foreign.get_new_events()
+    assert watchers[0].get_new_events() == []
