@@ -15,7 +15,6 @@ CASES = {
     "inotify": "this kind of file is not supported",
     "pidfd": "not supported",
     "deleted-name": "it is deleted but has other names",
-    "deleted-directory": "its name no longer leads to it",
     "waiting-request": "it waits to be accepted and data waits in it",
     "waiting-unix-request": "a connection waits to be accepted and data waits in it",
     "urgent-data": "urgent data waits in it",

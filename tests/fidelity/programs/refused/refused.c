@@ -51,8 +51,6 @@ int main(int argc, char **argv) {
     int listener = socket(AF_UNIX, SOCK_STREAM, 0), client = socket(AF_UNIX, SOCK_STREAM, 0);
     MUST(bind(listener, (struct sockaddr *)&service, sizeof service) == 0 && listen(listener, 2) == 0);
     MUST(connect(client, (struct sockaddr *)&service, sizeof service) == 0 && write(client, "GET", 3) == 3);
-  } else if (!strcmp(what, "deleted-directory")) {
-    MUST(mkdir("/var/tmp/directory", 0700) == 0 && chdir("/var/tmp/directory") == 0 && rmdir("/var/tmp/directory") == 0);
   } else if (!strcmp(what, "waiting-request")) {
     int client;
     listen_locally(&name);
