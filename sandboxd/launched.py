@@ -102,11 +102,11 @@ class LaunchedSandbox:
 
     def begin_kill(self) -> None:
         """SIGKILL to init, and by its death to every process of the sandbox. Idempotent."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.init_pidfd, signal.SIGKILL)
         # A frozen process dies when it is thawed, not before.
         with contextlib.suppress(OSError, InternalError):
             self._cgroups.set_frozen(self.sandbox_id, False)
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self.init_pidfd, signal.SIGKILL)
 
     def kill(self) -> None:
         """`begin_kill`, and wait until all are gone.

@@ -1,7 +1,13 @@
 """Life of a sandbox as a table: state × event → state. Pure; the service acts on it.
 
     creating ──ready──▶ running ──destroy/init died/expired──▶ stopping ──destroyed──▶ gone
+        │                 ▲ │
+        │            resumed│paused
+        │                 │ ▼
+        ├──paused──────▶ paused ──destroy/init died/expired──▶ stopping
         └──create failed──▶ stopping
+
+A sandbox that an earlier daemon paused comes straight into `paused`.
 
 `stopping` is the only way out, because whatever ended the sandbox, its mounts, groups and files
 are still to be removed; `gone` is final and promises that nothing of it is left.
@@ -19,14 +25,21 @@ class State(enum.StrEnum):
 
     CREATING = "creating"
     RUNNING = "running"
+    PAUSED = "paused"
     STOPPING = "stopping"
     GONE = "gone"
+
+
+LIVE = frozenset({State.RUNNING, State.PAUSED})
+"""It is there, and nobody has asked for its end."""
 
 
 class Event(enum.Enum):
     """What can happen to a sandbox."""
 
     READY = "ready"
+    PAUSED = "paused"
+    RESUMED = "resumed"
     CREATE_FAILED = "create failed"
     DESTROY_REQUESTED = "destroy requested"
     EXPIRED = "expired"
@@ -54,6 +67,12 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = MappingProxyType(
     {
         (State.CREATING, Event.READY): State.RUNNING,
         (State.CREATING, Event.CREATE_FAILED): State.STOPPING,
+        (State.CREATING, Event.PAUSED): State.PAUSED,
+        (State.RUNNING, Event.PAUSED): State.PAUSED,
+        (State.PAUSED, Event.RESUMED): State.RUNNING,
+        (State.PAUSED, Event.DESTROY_REQUESTED): State.STOPPING,
+        (State.PAUSED, Event.EXPIRED): State.STOPPING,
+        (State.PAUSED, Event.INIT_DIED): State.STOPPING,
         (State.RUNNING, Event.DESTROY_REQUESTED): State.STOPPING,
         (State.RUNNING, Event.EXPIRED): State.STOPPING,
         (State.RUNNING, Event.INIT_DIED): State.STOPPING,

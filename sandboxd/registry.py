@@ -56,6 +56,7 @@ class SandboxRecord:
     """What the sandbox reads at /run/venus/generation."""
     template: str = ""
     """Id of the template that it was made from; empty: of an image alone."""
+    paused: bool = False
     ephemeral: bool = False
     """It goes with its first command, whose client goes with the daemon at the latest."""
 

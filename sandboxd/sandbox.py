@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sandboxd.errors import Conflict, LimitExceeded, SandboxGone
-from sandboxd.lifecycle import EndReason, Event, State, next_state
+from sandboxd.lifecycle import LIVE, EndReason, Event, State, next_state
 from sandboxd.registry import SandboxRecord
 from sandboxd.start_gate import StartGate
 
@@ -146,15 +146,35 @@ class LiveSandbox:
                 busy = True
         return busy
 
-    def require_running(self, operation: str) -> tuple[LaunchedSandbox, InitLink]:
-        """What a request to a sandbox needs; `SandboxGone` or `Conflict` when it is not up."""
+    @property
+    def is_live(self) -> bool:
+        """It runs or is paused."""
+        return self.state in LIVE
+
+    def require_live(self, operation: str) -> LaunchedSandbox:
+        """What a request needs that a paused sandbox answers, too; `SandboxGone` or `Conflict`
+        when it is not there."""
         if self.state is State.CREATING:
             raise Conflict(
                 "the sandbox is still being created", operation=operation, object=self.sandbox_id
             )
-        if self.state is not State.RUNNING or self.launched is None or self.link is None:
+        if not self.is_live or self.launched is None:
             raise self.gone_error(operation)
-        return self.launched, self.link
+        return self.launched
+
+    def require_running(self, operation: str) -> tuple[LaunchedSandbox, InitLink]:
+        """What a request to a sandbox needs; `SandboxGone` or `Conflict` when it is not up."""
+        launched = self.require_live(operation)
+        if self.state is State.PAUSED:
+            raise Conflict(
+                "the sandbox is paused",
+                operation=operation,
+                object=self.sandbox_id,
+                cause="resume it first",
+            )
+        if self.link is None:
+            raise self.gone_error(operation)
+        return launched, self.link
 
     def add_exec(self, running: RunningExec, operation: str) -> None:
         """Enter a command; `LimitExceeded` when there is no room, here or in the daemon."""

@@ -74,7 +74,7 @@ class SandboxService:
 
     async def usage(self, sandbox: LiveSandbox, operation: str) -> Usage:
         """What it uses now."""
-        launched, _ = sandbox.require_running(operation)
+        launched = sandbox.require_live(operation)
         try:
             return await self.in_thread(launched.usage)
         except OSError:
@@ -107,7 +107,7 @@ class SandboxService:
             raise _died_at_start(sandbox.sandbox_id) from None
         sandbox.link = link
         sandbox.oom_kills_seen = launched.oom_kills()
-        link.on_close = lambda: self._init_died(sandbox)
+        link.on_close = lambda: self.init_died(sandbox)
         return link
 
     # -- ending ----------------------------------------------------------------------------------
@@ -127,13 +127,13 @@ class SandboxService:
     def destroy_soon(self, sandbox: LiveSandbox) -> None:
         """As `destroy`, but nobody waits until nothing is left. No command starts in it from here
         on."""
-        if sandbox.state is State.RUNNING:
+        if sandbox.is_live:
             sandbox.apply(Event.DESTROY_REQUESTED, EndReason.DESTROYED)
             self._begin_take_down(sandbox)
 
     def set_ttl(self, sandbox: LiveSandbox, ttl_s: float | None) -> None:
         """A new deadline, counted from now."""
-        sandbox.require_running("set time to live")
+        sandbox.require_live("set time to live")
         assert sandbox.record is not None
         checked = checked_ttl(self.config, ttl_s, "set time to live")
         deadline = None if checked is None else boottime_s() + checked
@@ -152,12 +152,13 @@ class SandboxService:
             sandbox.ttl_timer = loop.call_later(delay_s, self._expire, sandbox)
 
     def _expire(self, sandbox: LiveSandbox) -> None:
-        if sandbox.state is State.RUNNING:
+        if sandbox.is_live:
             sandbox.apply(Event.EXPIRED, EndReason.EXPIRED)
             self._begin_take_down(sandbox)
 
-    def _init_died(self, sandbox: LiveSandbox) -> None:
-        if sandbox.state is not State.RUNNING:
+    def init_died(self, sandbox: LiveSandbox) -> None:
+        """Its own death, or somebody's outside."""
+        if not sandbox.is_live:
             return
         reason = EndReason.KILLED
         with contextlib.suppress(OSError, VenusError):
@@ -171,7 +172,7 @@ class SandboxService:
 
     def give_up(self, sandbox: LiveSandbox, reason: EndReason) -> None:
         """`destroy` it, without waiting for the end."""
-        if sandbox.state is State.RUNNING:
+        if sandbox.is_live:
             sandbox.apply(Event.DESTROY_REQUESTED, reason)
             self._begin_take_down(sandbox)
 
@@ -245,14 +246,21 @@ class SandboxService:
         )
         sandbox.launched = launched
         sandbox.record = dataclasses.replace(record, generation=record.generation + 1)
-        link = await self.connect(sandbox, launched)
-        try:
-            await take_over_execs(sandbox, link)
+        # As the record says: a daemon may have been killed between the two.
+        await self.in_thread(lambda: launched.set_frozen(record.paused))
+        if record.paused:
             self.registry.write(sandbox.record)
-        except BaseException:
-            link.close()
-            raise
-        self.ready(sandbox)
+            sandbox.apply(Event.PAUSED)
+            self._arm_ttl(sandbox)
+        else:
+            link = await self.connect(sandbox, launched)
+            try:
+                await take_over_execs(sandbox, link)
+                self.registry.write(sandbox.record)
+            except BaseException:
+                link.close()
+                raise
+            self.ready(sandbox)
         self.population.add(sandbox)
         self.counters.sandboxes_adopted += 1
         return sandbox

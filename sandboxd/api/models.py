@@ -21,7 +21,7 @@ MAX_ENV_ENTRIES = 1024
 # Goes with every command, and with what the command brings itself into one packet of 256 KiB.
 MAX_ENV_BYTES = 64 << 10
 
-SandboxState = Literal["creating", "running", "stopping", "gone"]
+SandboxState = Literal["creating", "running", "paused", "stopping", "gone"]
 
 Hostname = Annotated[
     str, StringConstraints(pattern=r"^[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$")

@@ -7,6 +7,7 @@ import platform
 from fastapi import APIRouter, Request, Response
 
 import sandboxd
+from sandboxd import pausing
 from sandboxd.api import models
 from sandboxd.api.context import ApiContext, Context, CurrentPeer, error_answers
 from sandboxd.api.presentation import create_options, created, sandbox_info
@@ -125,6 +126,32 @@ async def set_ttl(
     """A new time to live, counted from now."""
     sandbox = context.service.population.find(peer.uid, sandbox_id, "set time to live")
     context.service.set_ttl(sandbox, body.ttl_s)
+    return sandbox_info(sandbox)
+
+
+@router.post(
+    "/sandboxes/{sandbox_id}/pause",
+    operation_id="pause_sandbox",
+    responses=error_answers(404, 409, 410),
+)
+async def pause_sandbox(sandbox_id: str, context: Context, peer: CurrentPeer) -> models.SandboxInfo:
+    """Stop all that runs in it, until it is resumed. Its time to live goes on."""
+    sandbox = context.service.population.find(peer.uid, sandbox_id, "pause sandbox")
+    await pausing.pause(context.service, sandbox)
+    return sandbox_info(sandbox)
+
+
+@router.post(
+    "/sandboxes/{sandbox_id}/resume",
+    operation_id="resume_sandbox",
+    responses=error_answers(404, 409, 410),
+)
+async def resume_sandbox(
+    sandbox_id: str, context: Context, peer: CurrentPeer
+) -> models.SandboxInfo:
+    """Let a paused sandbox go on."""
+    sandbox = context.service.population.find(peer.uid, sandbox_id, "resume sandbox")
+    await pausing.resume(context.service, sandbox)
     return sandbox_info(sandbox)
 
 

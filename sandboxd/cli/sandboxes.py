@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import time
@@ -11,7 +12,7 @@ import click
 
 from sandboxd.cli.listing import list_options, print_list
 from sandboxd.cli.options import as_json, fork_options, one_origin, sandbox_options
-from sandboxd.cli.units import parse_pairs, show_duration, show_size, table
+from sandboxd.cli.units import DURATION, parse_pairs, show_duration, show_size, table
 from sandboxd.client import Daemon, Sandbox, SandboxInfo, SandboxMetrics, VenusError
 from sandboxd.errors import NotFound, SandboxGone
 
@@ -86,6 +87,43 @@ def rm(socket: str, sandbox_ids: tuple[str, ...], everything: bool) -> None:
             click.echo(f"venus-sandbox: {error}", err=True)
     if failed:
         raise click.exceptions.Exit(1)
+
+
+@click.command()
+@click.argument("sandbox_ids", metavar="SANDBOX...", nargs=-1, required=True)
+@click.pass_obj
+def pause(socket: str, sandbox_ids: tuple[str, ...]) -> None:
+    """Stop all that runs in sandboxes, until they are resumed."""
+    for sandbox_id in sandbox_ids:
+        with _connected(sandbox_id, socket) as sandbox:
+            sandbox.pause()
+
+
+@click.command()
+@click.argument("sandbox_ids", metavar="SANDBOX...", nargs=-1, required=True)
+@click.pass_obj
+def resume(socket: str, sandbox_ids: tuple[str, ...]) -> None:
+    """Let paused sandboxes go on."""
+    for sandbox_id in sandbox_ids:
+        with _connected(sandbox_id, socket) as sandbox:
+            sandbox.resume()
+
+
+@click.command()
+@click.argument("sandbox_id", metavar="SANDBOX")
+@click.argument("duration", type=DURATION, required=False)
+@click.option("--none", "no_end", is_flag=True, help="It lives until rm.")
+@click.pass_obj
+def ttl(socket: str, sandbox_id: str, duration: float | None, no_end: bool) -> None:
+    """Give a sandbox a new time to live, counted from now."""
+    if no_end == (duration is not None):
+        raise click.UsageError("give a duration, or --none")
+    with _connected(sandbox_id, socket) as sandbox:
+        sandbox.set_timeout(duration)
+
+
+def _connected(sandbox_id: str, socket: str) -> contextlib.closing[Sandbox]:
+    return contextlib.closing(Sandbox.connect(sandbox_id, socket=socket))
 
 
 @click.command()

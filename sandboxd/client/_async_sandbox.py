@@ -148,6 +148,15 @@ class AsyncSandbox:
         """A new time to live in seconds, counted from now; None removes the deadline."""
         await self._transport.call(_calls.set_ttl(self.sandbox_id, timeout))
 
+    async def pause(self) -> None:
+        """Stops all that runs in it. Until it is resumed commands and files answer `Conflict`;
+        its time to live goes on."""
+        self._info = await self._transport.call(_calls.pause_sandbox(self.sandbox_id))
+
+    async def resume(self) -> None:
+        """Lets it go on."""
+        self._info = await self._transport.call(_calls.resume_sandbox(self.sandbox_id))
+
     async def snapshot(
         self, metadata: Mapping[str, str] | None = None, *, on_external: OnExternal = "refuse"
     ) -> AsyncTemplate:

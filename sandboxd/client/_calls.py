@@ -121,6 +121,24 @@ def set_ttl(sandbox_id: str, ttl_s: float | None) -> Call[None]:
     )
 
 
+def pause_sandbox(sandbox_id: str) -> Call[SandboxInfo]:
+    return _change("pause", sandbox_id)
+
+
+def resume_sandbox(sandbox_id: str) -> Call[SandboxInfo]:
+    return _change("resume", sandbox_id)
+
+
+def _change(verb: str, sandbox_id: str) -> Call[SandboxInfo]:
+    return Call(
+        f"{verb} sandbox",
+        sandbox_id,
+        "POST",
+        target("sandboxes", sandbox_id, verb),
+        lambda b: SandboxInfo.from_json(decoded(b)),
+    )
+
+
 def get_metrics(sandbox_id: str) -> Call[SandboxMetrics]:
     return Call(
         "get metrics",

@@ -147,6 +147,15 @@ class Sandbox:
         """A new time to live in seconds, counted from now; None removes the deadline."""
         self._transport.call(_calls.set_ttl(self.sandbox_id, timeout))
 
+    def pause(self) -> None:
+        """Stops all that runs in it. Until it is resumed commands and files answer `Conflict`;
+        its time to live goes on."""
+        self._info = self._transport.call(_calls.pause_sandbox(self.sandbox_id))
+
+    def resume(self) -> None:
+        """Lets it go on."""
+        self._info = self._transport.call(_calls.resume_sandbox(self.sandbox_id))
+
     def snapshot(
         self, metadata: Mapping[str, str] | None = None, *, on_external: OnExternal = "refuse"
     ) -> Template:

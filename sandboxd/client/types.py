@@ -36,6 +36,7 @@ class SandboxState(StrEnum):
 
     CREATING = "creating"
     RUNNING = "running"
+    PAUSED = "paused"
     STOPPING = "stopping"
     GONE = "gone"
 

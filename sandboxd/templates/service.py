@@ -20,7 +20,7 @@ from sandboxd.errors import LimitExceeded, VenusError
 from sandboxd.keeper import PoolKeeper
 from sandboxd.launch import Launcher
 from sandboxd.launch_request import Limits
-from sandboxd.lifecycle import EndReason, State
+from sandboxd.lifecycle import EndReason
 from sandboxd.sandbox import LiveSandbox
 from sandboxd.service import SandboxService
 from sandboxd.storage.layers import to_merge
@@ -84,7 +84,7 @@ class TemplateService:
                 # Its next snapshot refers to the template's pages again.
                 sandbox.template = self.store.get(sandbox.record.template)
                 sandbox.count_for(sandbox.template)
-                if sandbox.state is State.RUNNING:
+                if sandbox.is_live:
                     sandbox.tracer = _tracer_of(sandbox)
                     await self._service.in_thread(sandbox.tracer.find)
                     self._pool.keep(sandbox.sandbox_id, sandbox.tracer.files)
@@ -333,5 +333,5 @@ class TemplateService:
 
 
 def _tracer_of(sandbox: LiveSandbox) -> Tracer:
-    launched, _ = sandbox.require_running(OPERATION)
+    launched = sandbox.require_live(OPERATION)
     return Tracer(launched.control_path.parent, launched.init_pid, launched.init_pidfd)

@@ -234,6 +234,21 @@ def test_watching_a_directory(cli: Cli, box: str, daemon: DaemonProcess) -> None
         assert watching.wait() == 0
 
 
+def test_pause_resume_and_ttl(cli: Cli, box: str) -> None:
+    cli("pause", box)
+    [info] = [each for each in json.loads(cli.text("ls", "--json")) if each["id"] == box]
+    assert info["state"] == "paused"
+    assert b"paused" in cli("exec", box, "true", code=125).stderr
+    cli("resume", box)
+    assert b"not paused" in cli("resume", box, code=1).stderr
+    cli("exec", box, "true")
+    cli("ttl", box, "1h")
+    [info] = [each for each in json.loads(cli.text("ls", "--json")) if each["id"] == box]
+    assert info["expires_at"] is not None
+    cli("ttl", box, "--none")
+    cli("ttl", box, code=2)
+
+
 def test_stats(cli: Cli, box: str) -> None:
     assert box in cli.text("stats")
     value = json.loads(cli.text("stats", "--json", box))
