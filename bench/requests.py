@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.common import Sample
 from bench.driver import Until, request_argv, timed
-from sandboxd.client import _calls
+from sandboxd.client import _calls, _command_calls
 from sandboxd.client._call import Call
 from sandboxd.client._http import encode_request
 from sandboxd.client.types import ForkOptions
@@ -39,7 +39,7 @@ class Requests:
         or both by one request, `run`; a sandbox that was made is removed."""
         makes = create is not None or run is not None
         if command is not None:
-            run = _calls.run_command(sandbox_id, list(command))
+            run = _command_calls.run_command(sandbox_id, list(command))
         remove = _calls.kill_sandbox(ID_PLACE) if makes else None
         files = [self._file(call) for call in (create, run, remove)]
         return request_argv(until, times, self._socket, files)
@@ -78,4 +78,4 @@ def new(*, image: str | None = None, template: str | None = None, ahead: bool = 
 
 def run_in_new(command: Sequence[str], *, template: str | None = None) -> Call[Any]:
     """A create and a command in one."""
-    return _calls.start_sandbox(list(command), {}, template=template)
+    return _command_calls.start_sandbox(list(command), {}, template=template)

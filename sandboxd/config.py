@@ -70,6 +70,16 @@ class Config:
     max_execs_per_sandbox: int = 64
     max_execs: int = 4000
     """In the whole daemon. Each takes up to four of its descriptors, of which it has 65,536."""
+    kept_output_bytes: int = 256 << 10
+    """Of each stream of a background command: the end of what it wrote."""
+    max_kept_output_bytes: int = 512 << 20
+    """Of all commands together; beyond it a stream keeps 64 KiB, whatever the others do."""
+    kept_ended_execs: int = 64
+    kept_ended_execs_s: float = 600.0
+    """How many background commands of a sandbox are remembered after their end, and how long."""
+    max_readers_per_sandbox: int = 64
+    max_readers: int = 4000
+    """Clients attached to commands or waiting for their end, at once."""
 
     default_memory_bytes: int = 1 * GIB
     default_pids: int = 512

@@ -1,42 +1,31 @@
-"""A command in a sandbox, from its start until init may forget it.
-
-Order of the end: the leader exits (init's event), then its pipes reach end of file once no child
-holds them, then the exec is released: init drops its descriptors and the exec's cgroup goes. In
-between, a command whose client is answered, or gone, is *detached*: what its children still write
-is read and thrown away, so that they neither block nor die of SIGPIPE.
-
-Memory is flat: nothing is collected here, and a consumer that does not read stops the command.
-"""
+"""Starting a command or a file operation in a sandbox: its pipes, its group, and init's answer."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
-import signal as signals
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sandboxd.errors import ExecFailed, InvalidRequest, LimitExceeded, VenusError, errno_text
-from sandboxd.exec_outcome import may_be_oom
 from sandboxd.init_link import InitLink, LinkClosed
 from sandboxd.init_protocol import (
     ExecFds,
     ExecKind,
     ExecRequest,
     ExecStep,
-    Exited,
     Failed,
     ProtocolError,
 )
-from sandboxd.pipes import InputPipe, OutputPipe, OutputRing, command_pipe
+from sandboxd.pipes import InputPipe, OutputPipe, command_pipe
+from sandboxd.running_exec import RunningExec
 from sandboxd.sandbox import LiveSandbox
 
 if TYPE_CHECKING:
     from sandboxd.launch import LaunchedSandbox
 
-# How long the end of a stream may take once its sandbox is gone.
-_LAST_WORDS_S = 5.0
+__all__ = ["DEFAULT_ENVIRONMENT", "RunningExec", "start_exec"]
 
 DEFAULT_ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -51,133 +40,6 @@ _STEP_TEXTS = {
     ExecStep.CWD: "the working directory cannot be entered",
     ExecStep.EXEC: "the program cannot be executed",
 }
-
-
-class RunningExec:
-    """One exec that init knows. Touched on the event loop only."""
-
-    def __init__(
-        self, sandbox: LiveSandbox, exec_id: int, operation: str, *, is_program: bool
-    ) -> None:
-        self.sandbox = sandbox
-        self.exec_id = exec_id
-        self.is_program = is_program
-        self.pid = 0
-        self.stdin: InputPipe | None = None
-        self.stdout: OutputPipe | None = None
-        self.stderr: OutputPipe | None = None
-        self.exited: Exited | None = None
-        self.lost = False
-        self.oom_kills_before = 0
-        self.feeder: asyncio.Task[None] | None = None
-        self.consumer: asyncio.Task[Any] | None = None
-        """The task that forwards the output; cancelling one that is done does nothing."""
-        self.ends_for_capture = False
-        """It starts again by itself after a capture, and must not be there during one."""
-        self.ended_for_capture = False
-        self.keeps_output = False
-        """The end of its output can be read: nobody has its stream."""
-        self._detached = False
-        self._wake = asyncio.Event()
-        sandbox.add_exec(self, operation)
-
-    # -- what happens to it ------------------------------------------------------------------------
-
-    def wake(self) -> None:
-        """Something happened that `wait` waits for."""
-        self._wake.set()
-        if self._detached:
-            self._settle()
-
-    async def wait(self) -> None:
-        """Until output, exit, loss or `wake` since the last call."""
-        await self._wake.wait()
-        self._wake.clear()
-
-    def on_exit(self, exited: Exited) -> None:
-        """Init's event: the leader is dead and reaped."""
-        self.exited = exited
-        if self.ends_for_capture:
-            self.sandbox.gate.notify()
-        self.wake()
-
-    def on_lost(self) -> None:
-        """The sandbox ended under it."""
-        self.lost = True
-        if self.consumer is not None:
-            # It may be waiting for a client that does not read.
-            asyncio.get_running_loop().call_later(_LAST_WORDS_S, self.consumer.cancel)
-        self.wake()
-
-    @property
-    def over(self) -> bool:
-        """No more is to be expected from the leader."""
-        return self.exited is not None or self.lost
-
-    def oom_kills_during(self) -> int:
-        """Kernel kills for memory in the sandbox since the command started. Asked only of one that
-        died as such a kill makes it die: it costs a read."""
-        exited, launched = self.exited, self.sandbox.launched
-        if exited is None or launched is None or not may_be_oom(exited):
-            return 0
-        now = launched.oom_kills()
-        self.sandbox.oom_kills_seen = max(self.sandbox.oom_kills_seen, now)
-        return now - self.oom_kills_before
-
-    # -- what is done to it ------------------------------------------------------------------------
-
-    def kill_soon(self) -> None:
-        """SIGKILL to everything that the command started."""
-        link = self.sandbox.link
-        if link is not None and not self.over:
-            with contextlib.suppress(LinkClosed):
-                link.kill_soon(self.exec_id, signals.SIGKILL, whole_tree=True)
-
-    def end_for_capture(self) -> None:
-        """Once; it may already have been asked to."""
-        if not self.ended_for_capture:
-            self.ended_for_capture = True
-            self.kill_soon()
-
-    def close_stdin(self) -> None:
-        """End of file for the command, once what was written is read."""
-        if self.stdin is not None and not self.stdin.closed:
-            self.stdin.close()
-            if self.sandbox.link is not None:
-                with contextlib.suppress(LinkClosed):
-                    self.sandbox.link.stdin_closed_soon(self.exec_id)
-
-    def detach(self, keep_bytes: int = 0) -> None:
-        """Nobody reads the output from here on; the exec settles by itself. The last `keep_bytes`
-        of each stream are kept."""
-        if self._detached:
-            return
-        self._detached = True
-        self.keeps_output = keep_bytes > 0
-        for pipe in self._outputs():
-            pipe.drain(OutputRing(keep_bytes) if keep_bytes else None)
-        self._settle()
-
-    def _outputs(self) -> list[OutputPipe]:
-        return [pipe for pipe in (self.stdout, self.stderr) if pipe is not None]
-
-    def _settle(self) -> None:
-        if self.lost:
-            for pipe in self._outputs():
-                pipe.close()
-        if not self.over or not all(pipe.eof for pipe in self._outputs()):
-            return
-        if self.stdin is not None:
-            self.stdin.close()
-        if not self.sandbox.drop_exec(self.exec_id) or self.lost:
-            return
-        if self.keeps_output:
-            self.sandbox.ended_execs.append(self)
-        if self.sandbox.link is not None:
-            with contextlib.suppress(LinkClosed):
-                self.sandbox.link.release_soon(self.exec_id)
-        if self.is_program and self.sandbox.launched is not None:
-            self.sandbox.launched.remove_exec_cgroup(self.exec_id)
 
 
 async def start_exec(

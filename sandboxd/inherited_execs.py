@@ -1,19 +1,18 @@
 """Commands that this daemon did not start: an earlier one's, and those a fork was born with.
 
-Their clients are elsewhere, or gone; their processes live on. What they write is taken, always, so
-that they neither block nor die of SIGPIPE; input of theirs that is open can be continued.
+Their clients are elsewhere, or gone; their processes live on. What they write is taken and kept,
+always, so that they neither block nor die of SIGPIPE and whoever comes back can read it; input of
+theirs that is open can be continued.
 """
 
 from __future__ import annotations
 
-from sandboxd.exec_session import RunningExec
 from sandboxd.init_link import InitLink
 from sandboxd.init_protocol import ExecKind, FdBit
 from sandboxd.pipes import InputPipe, OutputPipe
+from sandboxd.running_exec import RunningExec
 from sandboxd.sandbox import LiveSandbox
 
-# Of each stream of a command of a fork: what its client can still get.
-KEPT_OUTPUT_BYTES = 32 << 10
 _PROGRAMS = (ExecKind.PROGRAM, ExecKind.RESTORED)
 
 
@@ -26,6 +25,8 @@ async def take_over_execs(sandbox: LiveSandbox, link: InitLink) -> None:
             sandbox, info.exec_id, "adopt command", is_program=info.kind in _PROGRAMS
         )
         running.pid = info.pid
+        running.is_inherited = info.kind is ExecKind.RESTORED
+        running.oom_kills_before = sandbox.oom_kills_seen
         if (fd := kept.get(FdBit.KEEP_STDIN)) is not None:
             running.stdin = InputPipe(fd)
         if (fd := kept.get(FdBit.KEEP_STDOUT)) is not None:
@@ -36,4 +37,7 @@ async def take_over_execs(sandbox: LiveSandbox, link: InitLink) -> None:
             running.exited = info.exited
         else:
             link.watch(info.exec_id, running.on_exit)
-        running.detach(KEPT_OUTPUT_BYTES if info.kind is ExecKind.RESTORED else 0)
+        if running.is_program:
+            running.keep()
+        else:
+            running.detach()

@@ -1,4 +1,4 @@
-"""The daemon's ends of a command's pipes, on the event loop.
+"""The daemon's ends of a command's pipes, or of its terminal, on the event loop.
 
 `OutputPipe` is read by one consumer, or drained: to nowhere, when the daemon holds at most one
 chunk of it, or into an `OutputRing`, which keeps the end. `InputPipe` is written with the command's
@@ -10,16 +10,21 @@ from __future__ import annotations
 import array
 import asyncio
 import contextlib
+import errno
 import fcntl
 import functools
 import os
 import termios
 from collections.abc import Callable
 
+from sandboxd.output_ring import OutputRing
+
 CHUNK_BYTES = 64 * 1024
 # A background process that writes without end must not keep the loop busy: about 25 MB/s each.
 _DRAIN_BYTES = 256 * 1024
 _DRAIN_PAUSE_S = 0.01
+# More than a terminal holds of what its programs have written.
+_TERMINAL_REST_BYTES = 128 * 1024
 
 
 @functools.cache
@@ -36,34 +41,25 @@ def command_pipe() -> tuple[int, int]:
     return read_end, write_end
 
 
-class OutputRing:
-    """The last `size_bytes` of a stream."""
-
-    def __init__(self, size_bytes: int) -> None:
-        self._size_bytes = size_bytes
-        self._content = bytearray()
-
-    def add(self, data: bytes) -> None:
-        """Append, and forget what no longer fits."""
-        self._content += data
-        del self._content[: max(0, len(self._content) - self._size_bytes)]
-
-    def content(self) -> bytes:
-        """What is kept."""
-        return bytes(self._content)
-
-
 class OutputPipe:
-    """The read end of a command's stdout or stderr. Owns the descriptor."""
+    """The read end of a command's stdout or stderr, or the master of its terminal. Owns the
+    descriptor."""
 
-    def __init__(self, fd: int, wake: Callable[[], None]) -> None:
+    def __init__(self, fd: int, wake: Callable[[], None], *, is_terminal: bool = False) -> None:
         os.set_blocking(fd, False)
         self._fd = fd
         self._wake = wake
         self._loop = asyncio.get_running_loop()
+        self._is_terminal = is_terminal
         self._armed = False
         self._draining = False
+        self._paused = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._hold_at: int | None = None
+        self._rest: int | None = None
         self.eof = False
+        self.finished = False
+        """All that its leader's life has left in it is in the ring."""
         self.total_bytes = 0
         self.ring: OutputRing | None = None
 
@@ -79,8 +75,7 @@ class OutputPipe:
         try:
             data = os.read(self._fd, CHUNK_BYTES)
         except BlockingIOError:
-            self._armed = True
-            self._loop.add_reader(self._fd, self._on_readable)
+            self._arm()
             return b""
         if not data:
             self.close()
@@ -120,15 +115,45 @@ class OutputPipe:
         self._disarm()
         if not self.eof:
             self._draining = True
-            self._armed = True
-            self._loop.add_reader(self._fd, self._on_readable)
+            self._arm()
+
+    def hold_at(self, position: int | None) -> None:
+        """Drain up to this position only, for a reader that is waited for; None: all that comes."""
+        self._hold_at = position
+        if self._draining and not self._armed:
+            self._drain_after(0)
+
+    def pause(self) -> None:
+        """Read nothing until `go_on`."""
+        self._paused = True
+        self._disarm()
+
+    def go_on(self) -> None:
+        """Ends `pause`."""
+        self._paused = False
+        if self._draining:
+            self._drain_after(0)
+
+    def finish(self, *, at_once: bool = False) -> None:
+        """The leader has ended: what is there now, and no more, belongs to its output. `at_once`:
+        do not wait for any reader. Once that is drained `finished` is true, and `wake` runs."""
+        if at_once:
+            self._hold_at = None
+        if self._rest is None and not self.finished:
+            self._rest = _TERMINAL_REST_BYTES if self._is_terminal else self.waiting_bytes()
+        self._disarm()
+        self._drain_some()
 
     def close(self) -> None:
-        """Idempotent. Writers that are left get SIGPIPE."""
+        """Idempotent. Writers that are left get SIGPIPE; the programs of a terminal SIGHUP."""
         self._disarm()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if not self.eof:
             self.eof = True
             os.close(self._fd)
+        self.finished = True
 
     def _on_readable(self) -> None:
         self._disarm()
@@ -137,26 +162,68 @@ class OutputPipe:
         else:
             self._wake()
 
+    def _drain_after(self, delay_s: float) -> None:
+        if self._timer is None and not self.eof:
+            self._timer = self._loop.call_later(delay_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if not self._armed:
+            self._drain_some()
+
     def _drain_some(self) -> None:
-        if self.eof:
+        if self.eof or self._paused:
             return
+        wanted = _DRAIN_BYTES if self._rest is None else self._rest
+        allowed = wanted
+        if self._hold_at is not None:
+            allowed = max(0, min(wanted, self._hold_at - self.total_bytes))
+        left = allowed
+        while left > 0:
+            count = self._take(left)
+            if count is None:
+                self._rest_is_read()
+                self._arm()
+                return
+            if count == 0:
+                self.close()
+                self._wake()
+                return
+            left -= count
+            self.total_bytes += count
+        if self._rest is not None:
+            self._rest -= allowed
+            if self._rest == 0:
+                self._rest_is_read()
+        if allowed or not wanted:
+            self._drain_after(_DRAIN_PAUSE_S)
+
+    def _rest_is_read(self) -> None:
+        if self._rest is not None:
+            self._rest = None
+            self.finished = True
+            self._wake()
+
+    def _take(self, limit: int) -> int | None:
+        """How many bytes were taken; 0 at the end, None when there are none now."""
         try:
             if self.ring is None:
                 flags = os.SPLICE_F_NONBLOCK
-                count = os.splice(self._fd, _null_device(), _DRAIN_BYTES, flags=flags)
-            else:
-                data = os.read(self._fd, _DRAIN_BYTES)
-                self.ring.add(data)
-                count = len(data)
+                return os.splice(self._fd, _null_device(), limit, flags=flags)
+            data = os.read(self._fd, min(limit, CHUNK_BYTES))
         except BlockingIOError:
-            self.drain()
-            return
-        if count == 0:
-            self.close()
-            self._wake()
-            return
-        self.total_bytes += count
-        self._loop.call_later(_DRAIN_PAUSE_S, self._drain_some)
+            return None
+        except OSError as error:
+            if error.errno == errno.EIO and self._is_terminal:
+                return 0  # it has hung up
+            raise
+        self.ring.add(data)
+        return len(data)
+
+    def _arm(self) -> None:
+        if not self._armed and not self.eof and not self._paused:
+            self._armed = True
+            self._loop.add_reader(self._fd, self._on_readable)
 
     def _disarm(self) -> None:
         if self._armed:
@@ -173,6 +240,8 @@ class InputPipe:
         self._loop = asyncio.get_running_loop()
         self._lock = asyncio.Lock()
         self._writable: asyncio.Future[None] | None = None
+        self.writers = 0
+        """How many `write` at once."""
         self.closed = False
 
     def write_now(self, data: bytes) -> int:
@@ -184,15 +253,21 @@ class InputPipe:
 
     async def write(self, data: bytes | memoryview) -> None:
         """All of `data`; `BrokenPipeError` when the command no longer reads."""
-        async with self._lock:
-            view = memoryview(data)
-            while view:
-                if self.closed:
-                    raise BrokenPipeError("the input was closed")
-                try:
-                    view = view[os.write(self.fd, view[:CHUNK_BYTES]) :]
-                except BlockingIOError:
-                    await self._wait_writable()
+        self.writers += 1
+        try:
+            async with self._lock:
+                await self._write(memoryview(data))
+        finally:
+            self.writers -= 1
+
+    async def _write(self, view: memoryview) -> None:
+        while view:
+            if self.closed:
+                raise BrokenPipeError("the input was closed")
+            try:
+                view = view[os.write(self.fd, view[:CHUNK_BYTES]) :]
+            except BlockingIOError:
+                await self._wait_writable()
 
     async def _wait_writable(self) -> None:
         self._writable = self._loop.create_future()

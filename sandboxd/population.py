@@ -6,8 +6,10 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterator
 
 from sandboxd.config import Config
+from sandboxd.ended_execs import EndedExecs
 from sandboxd.errors import LimitExceeded, NotFound
 from sandboxd.lifecycle import EndReason
+from sandboxd.output_ring import KeptOutput
 from sandboxd.sandbox import ExecBudget, LiveSandbox, gone_error
 from sandboxd.templates.pool import PoolUsers
 
@@ -25,6 +27,12 @@ class Population:
         self._by_tenant: Counter[int] = Counter()
         self._ends: OrderedDict[str, tuple[int, EndReason | None]] = OrderedDict()
         self._budget = ExecBudget(per_sandbox=config.max_execs_per_sandbox, total=config.max_execs)
+        self._kept_output = KeptOutput(
+            ring_bytes=config.kept_output_bytes,
+            total_bytes=config.max_kept_output_bytes,
+            readers_per_sandbox=config.max_readers_per_sandbox,
+            readers=config.max_readers,
+        )
         self.pool = PoolUsers()
         """The sandboxes here are users of the templates that they were forked from."""
 
@@ -36,7 +44,16 @@ class Population:
 
     def new(self, sandbox_id: str, tenant_uid: int, image: str) -> LiveSandbox:
         """A sandbox that is being created or adopted; not yet in the population."""
-        return LiveSandbox(sandbox_id, tenant_uid, image, self._budget, self.pool)
+        config = self._config
+        return LiveSandbox(
+            sandbox_id,
+            tenant_uid,
+            image,
+            self._budget,
+            self.pool,
+            self._kept_output,
+            EndedExecs(config.kept_ended_execs, config.kept_ended_execs_s),
+        )
 
     def add(self, sandbox: LiveSandbox) -> None:
         """From here on it counts and can be found."""

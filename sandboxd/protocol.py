@@ -8,6 +8,11 @@ one ERROR. A run, which makes the sandbox of its command, is the same but for fi
 STARTED that name the sandbox. A stream that ends without EXIT or ERROR was cut, and says nothing
 about the command.
 
+Of a command whose output is kept, STARTED has `epoch`, `stdout_position` and `stderr_position`:
+where in its streams the output that follows begins. A client that counts can attach again from
+where it stood, as long as the epoch is the same. LOST tells of bytes of one stream that are gone,
+because the client was too slow or came too late; what follows in that stream comes after them.
+
 Output is bytes and stays bytes: nothing here decodes it. Control payloads are JSON objects in
 UTF-8. This module imports the standard library only, because both sides depend on it.
 """
@@ -43,6 +48,10 @@ MAX_CONTROL_BYTES = 1 << 20
 MAX_DATA_BYTES = 1 << 24
 MAX_INLINE_STDIN_BYTES = 1 << 20
 
+# How long one request may wait for a command's end.
+DEFAULT_WAIT_S = 60.0
+MAX_WAIT_S = 3600.0
+
 
 class FrameType(enum.IntEnum):
     """Requests are below 16, responses from 16 on."""
@@ -54,9 +63,12 @@ class FrameType(enum.IntEnum):
     STDERR = 18
     EXIT = 19
     ERROR = 20
+    LOST = 21
 
 
-CONTROL_TYPES = frozenset({FrameType.HEADER, FrameType.STARTED, FrameType.EXIT, FrameType.ERROR})
+CONTROL_TYPES = frozenset(
+    {FrameType.HEADER, FrameType.STARTED, FrameType.EXIT, FrameType.ERROR, FrameType.LOST}
+)
 DATA_TYPES = frozenset({FrameType.STDIN, FrameType.STDOUT, FrameType.STDERR})
 
 # By number, so that decoding a frame costs one dictionary look-up.
@@ -67,6 +79,13 @@ class StdinMode(enum.StrEnum):
     NULL = "null"
     INLINE = "inline"
     STREAM = "stream"
+
+
+class OnDisconnect(enum.StrEnum):
+    """What becomes of a command whose client is gone."""
+
+    KILL = "kill"
+    KEEP = "keep"
 
 
 class ExitReason(enum.StrEnum):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,9 +13,11 @@ from sandboxd.registry import SandboxRecord
 from sandboxd.start_gate import StartGate
 
 if TYPE_CHECKING:
-    from sandboxd.exec_session import RunningExec
+    from sandboxd.ended_execs import EndedExecs
     from sandboxd.init_link import InitLink
     from sandboxd.launch import LaunchedSandbox
+    from sandboxd.output_ring import KeptOutput
+    from sandboxd.running_exec import RunningExec
     from sandboxd.templates.pool import PoolUsers
     from sandboxd.templates.template import Template
     from sandboxd.tracer import Tracer
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 # The upper half of an exec id is the generation of the daemon that gave it, so that a restarted
 # daemon never names a new command, or its group, as an old one.
 _GENERATION_SHIFT = 32
-KEPT_ENDED_EXECS = 4
 
 END_TEXTS = {
     EndReason.DESTROYED: "it was destroyed",
@@ -79,14 +79,15 @@ class LiveSandbox:
     image: str
     budget: ExecBudget
     pool: PoolUsers
+    kept_output: KeptOutput
+    ended: EndedExecs
+    """Kept commands that have ended."""
     state: State = State.CREATING
     record: SandboxRecord | None = None
     launched: LaunchedSandbox | None = None
     link: InitLink | None = None
     execs: dict[int, RunningExec] = field(default_factory=dict)
     """Every command that init still knows of, also those whose leader has ended."""
-    ended_execs: deque[RunningExec] = field(default_factory=lambda: deque(maxlen=KEPT_ENDED_EXECS))
-    """Commands of a fork's original that have ended in the fork; their last output is kept."""
     template: Template | None = None
     """What it was forked from: its memory still refers to the template's pages."""
     tracer: Tracer | None = None

@@ -207,6 +207,7 @@ class SandboxService:
             sandbox.link.close()
         for running in list(sandbox.execs.values()):
             running.on_lost()
+        sandbox.ended.clear()
         if sandbox.gate.is_closed and sandbox.launched is not None:
             # A capture holds the processes; once they are killed it fails, and lets them go.
             await self.in_thread(sandbox.launched.begin_kill)

@@ -7,12 +7,14 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from sandboxd.commands import CommandSpec
 from sandboxd.errors import InvalidRequest, TooLarge
 from sandboxd.protocol import (
     MAX_CONTROL_BYTES,
     MAX_INLINE_STDIN_BYTES,
     FrameDecoder,
     FrameType,
+    OnDisconnect,
     ProtocolError,
     StdinMode,
 )
@@ -24,31 +26,20 @@ Header = TypeVar("Header")
 _MAX_REQUEST_BYTES = MAX_CONTROL_BYTES + 2 * MAX_INLINE_STDIN_BYTES
 _MAX_ARGUMENTS = 8192
 _HEADER_FIELDS = frozenset(
-    {"argv", "command", "env", "cwd", "user", "timeout_s", "stdin", "max_output_bytes"}
-)
+    {
+        "argv", "command", "cwd", "env", "max_output_bytes", "on_disconnect", "stdin", "timeout_s",
+        "user",
+    }
+)  # fmt: skip
 
 _RUN_FIELDS = frozenset({"sandbox", "remove"})
-
-
-@dataclass(frozen=True)
-class ExecHeader:
-    """What the HEADER frame asks for, checked for form."""
-
-    argv: tuple[str, ...]
-    env: dict[str, str]
-    cwd: str | None
-    user: str | None
-    timeout_s: float | None
-    stdin: StdinMode
-    max_output_bytes: int | None
-    stdin_data: bytes
 
 
 @dataclass(frozen=True)
 class RunHeader:
     """What the HEADER frame of a request for a new sandbox and a command in it asks for."""
 
-    command: ExecHeader
+    command: CommandSpec
     sandbox: dict[str, Any]
     """The body of a create, not checked yet."""
     remove: bool
@@ -60,7 +51,7 @@ def _refuse(field: str, cause: str) -> InvalidRequest:
     )
 
 
-def parse_header(table: dict[str, Any], stdin_data: bytes) -> ExecHeader:
+def parse_header(table: dict[str, Any], stdin_data: bytes) -> CommandSpec:
     """Check the HEADER frame by hand: a schema library costs more than the whole fork."""
     unknown = set(table) - _HEADER_FIELDS
     if unknown:
@@ -70,15 +61,19 @@ def parse_header(table: dict[str, Any], stdin_data: bytes) -> ExecHeader:
         raise _refuse("stdin", "must be null, inline or stream")
     if stdin_data and stdin != "inline":
         raise _refuse("stdin", "input frames need stdin inline")
-    return ExecHeader(
+    on_disconnect = table.get("on_disconnect", "kill")
+    if on_disconnect not in ("kill", "keep"):
+        raise _refuse("on_disconnect", "must be kill or keep")
+    return CommandSpec(
         argv=_parse_argv(table),
         env=_parse_env(table.get("env")),
         cwd=_optional_text(table, "cwd"),
         user=_optional_text(table, "user"),
         timeout_s=_optional_number(table, "timeout_s", allow_zero=False),
         stdin=StdinMode(stdin),
-        max_output_bytes=_optional_int(table, "max_output_bytes"),
         stdin_data=stdin_data,
+        max_output_bytes=_optional_int(table, "max_output_bytes"),
+        on_disconnect=OnDisconnect(on_disconnect),
     )
 
 

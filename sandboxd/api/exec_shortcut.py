@@ -18,18 +18,21 @@ from pydantic import ValidationError
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sandboxd.api import models
+from sandboxd.api.attach_stream import KeptStream
 from sandboxd.api.context import ApiContext
-from sandboxd.api.exec_request import ExecHeader, parse_header, parse_run_header, read_request
-from sandboxd.api.exec_stream import Client, ExecStream
+from sandboxd.api.exec_request import parse_header, parse_run_header, read_request
+from sandboxd.api.exec_stream import ExecStream
+from sandboxd.api.frame_stream import Client
 from sandboxd.api.presentation import sandbox_info
 from sandboxd.api.refusal import refusal
 from sandboxd.api.routes_sandboxes import new_sandbox
 from sandboxd.bounds import checked_output_bytes, checked_timeout_ms
+from sandboxd.commands import CommandSpec, start_command
 from sandboxd.errors import InternalError, InvalidRequest, TooLarge, VenusError
-from sandboxd.exec_session import DEFAULT_ENVIRONMENT, RunningExec, start_exec
-from sandboxd.init_protocol import ExecRequest
 from sandboxd.lifecycle import EndReason
-from sandboxd.protocol import MAX_CONTROL_BYTES, ExitReason, StdinMode
+from sandboxd.output_reader import open_reader
+from sandboxd.protocol import MAX_CONTROL_BYTES, ExitReason, OnDisconnect
+from sandboxd.running_exec import RunningExec
 from sandboxd.sandbox import LiveSandbox
 from sandboxd.service import SandboxService
 
@@ -44,7 +47,7 @@ _STARTED_ROOM_BYTES = 256
 class _Begun:
     """A command that runs, and the sandbox if it was made for it."""
 
-    stream: ExecStream
+    stream: ExecStream | KeptStream
     made: LiveSandbox | None = None
     remove: bool = False
 
@@ -103,11 +106,11 @@ async def _begin(
     """The command is running when this returns."""
     service = context.service
     sandbox = service.population.find(tenant_uid, sandbox_id, "exec")
-    header = await read_request(receive, parse_header)
-    timeout_ms, max_output_bytes = _checked(service, header)
+    spec = await read_request(receive, parse_header)
+    max_output_bytes = _checked(service, spec)
     sandbox.require_running("exec")
-    running = await _start(service, sandbox, header, timeout_ms)
-    return _Begun(ExecStream(running, max_output_bytes, send, Client(receive)))
+    running = await _start(service, sandbox, spec)
+    return _Begun(_stream(running, spec, max_output_bytes, send, Client(receive)))
 
 
 async def _begin_in_new(
@@ -116,7 +119,7 @@ async def _begin_in_new(
     """The command is running in a new sandbox when this returns, or nothing is left."""
     service = context.service
     header = await read_request(receive, parse_run_header)
-    timeout_ms, max_output_bytes = _checked(service, header.command)
+    max_output_bytes = _checked(service, header.command)
     wanted = _checked_sandbox(header.sandbox)
     client = Client(receive)
     try:
@@ -125,23 +128,44 @@ async def _begin_in_new(
             if client.gone:
                 raise InvalidRequest("the request was cut", operation="exec", object="body")
             told = _told(sandbox)
-            running = await _start(service, sandbox, header.command, timeout_ms)
+            running = await _start(service, sandbox, header.command)
+            stream = _stream(running, header.command, max_output_bytes, send, client, told)
         except BaseException:
             await service.destroy(sandbox, EndReason.CREATE_FAILED)
             raise
     except BaseException:
         client.close()
         raise
-    stream = ExecStream(running, max_output_bytes, send, client, told)
     return _Begun(stream, sandbox, header.remove)
 
 
-def _checked(service: SandboxService, header: ExecHeader) -> tuple[int, int]:
-    """Time limit in milliseconds, and bound of the output."""
-    return (
-        checked_timeout_ms(service.config, header.timeout_s),
-        checked_output_bytes(service.config, header.max_output_bytes),
-    )
+def _checked(service: SandboxService, spec: CommandSpec) -> int:
+    """Bound of the output. What else is wrong with the request is said before anything is made."""
+    checked_timeout_ms(service.config, spec.timeout_s)
+    return checked_output_bytes(service.config, spec.max_output_bytes)
+
+
+async def _start(service: SandboxService, sandbox: LiveSandbox, spec: CommandSpec) -> RunningExec:
+    return await start_command(service, sandbox, spec, keep=spec.on_disconnect is OnDisconnect.KEEP)
+
+
+def _stream(
+    running: RunningExec,
+    spec: CommandSpec,
+    max_output_bytes: int,
+    send: Send,
+    client: Client,
+    told: str | None = None,
+) -> ExecStream | KeptStream:
+    if not running.is_kept:
+        return ExecStream(running, max_output_bytes, send, client, told)
+    try:
+        reader = open_reader(running, "exec", holds=True)
+    except BaseException:
+        client.close()
+        running.kill_soon()
+        raise
+    return KeptStream(reader, max_output_bytes, send, client, told, spec.on_disconnect)
 
 
 def _checked_sandbox(body: dict[str, Any]) -> models.CreateSandboxRequest:
@@ -162,34 +186,3 @@ def _told(sandbox: LiveSandbox) -> str:
             cause=f"env and labels are too large together; a frame holds {MAX_CONTROL_BYTES} bytes",
         )
     return told
-
-
-async def _start(
-    service: SandboxService, sandbox: LiveSandbox, header: ExecHeader, timeout_ms: int
-) -> RunningExec:
-    record = sandbox.record
-    assert record is not None
-
-    def build(exec_id: int) -> ExecRequest:
-        return ExecRequest(
-            exec_id,
-            header.argv,
-            user=record.user if header.user is None else header.user,
-            cwd=record.cwd if header.cwd is None else header.cwd,
-            env={**DEFAULT_ENVIRONMENT, **record.env, **header.env},
-            timeout_ms=timeout_ms,
-        )
-
-    try:
-        running = await start_exec(
-            sandbox,
-            build,
-            operation="exec",
-            stdin_data=header.stdin_data if header.stdin is StdinMode.INLINE else None,
-            stream_stdin=header.stdin is StdinMode.STREAM,
-        )
-    except VenusError:
-        service.counters.execs_failed += 1
-        raise
-    service.counters.execs_started += 1
-    return running

@@ -1,60 +1,22 @@
-"""The exec route: frames in, frames out, straight from the command's pipes to the client.
+"""The answer to exec: frames straight from the command's pipes to the client.
 
-Raw ASGI, because this is the hottest path of the daemon: no model, no generator, no copy of the
-output beyond the frame that is being sent. When the client does not read, `send` waits, nothing
-is read from the pipes, and the command waits in its write.
+When the client does not read, `send` waits, nothing is read from the pipes, and the command waits
+in its write.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any
 
-from sandboxd.api.exec_request import Message, Receive
+from sandboxd.api.frame_stream import Client, FrameStream, Send
 from sandboxd.exec_outcome import exit_payload, exit_reason, lost_reason
-from sandboxd.exec_session import RunningExec
 from sandboxd.pipes import OutputPipe
-from sandboxd.protocol import (
-    CONTENT_TYPE_FRAMES,
-    ExitReason,
-    FrameType,
-    encode_frame,
-    encode_json_frame,
-    encode_prefix,
-)
-
-Send = Callable[[Message], Awaitable[None]]
-
-_START_MESSAGE: Message = {
-    "type": "http.response.start",
-    "status": 200,
-    "headers": [(b"content-type", CONTENT_TYPE_FRAMES.encode())],
-}
+from sandboxd.protocol import ExitReason, FrameType, encode_json_frame
+from sandboxd.running_exec import RunningExec
 
 
-class Client:
-    """Whether the one who asked is still there. The request must have been read to its end."""
-
-    def __init__(self, receive: Receive) -> None:
-        self.gone = False
-        self.on_gone: Callable[[], None] | None = None
-        self._watch = asyncio.ensure_future(self._wait_gone(receive))
-
-    def close(self) -> None:
-        """Nobody wants to know any more."""
-        self._watch.cancel()
-
-    async def _wait_gone(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        self.gone = True
-        if self.on_gone is not None:
-            self.on_gone()
-
-
-class ExecStream:
+class ExecStream(FrameStream):
     """Sends one running command to one client.
 
     `sandbox` is the JSON of the sandbox, for a client that does not know it yet.
@@ -68,15 +30,10 @@ class ExecStream:
         client: Client,
         sandbox: str | None = None,
     ) -> None:
+        super().__init__(max_output_bytes, send, client)
         self._running = running
-        self._room = max_output_bytes
-        self._send = send
-        self._client = client
         self._sandbox = sandbox
-        self._truncated = False
         self._begun = time.monotonic()
-        self.told = False
-        """The client was there to be told of the start."""
 
     async def run(self) -> ExitReason | None:
         """Stream until the command's exit is sent, or the client is gone, which kills it.
@@ -89,15 +46,12 @@ class ExecStream:
         try:
             if self._client.gone:
                 return None
-            await self._send(_START_MESSAGE)
-            await self._write(self._started_frame())
-            self.told = True
+            await self._begin(started_json(self._running, self._sandbox))
             finished = await self._pump()
             if not finished:
                 return None
             reason = self._exit_reason()
-            payload = self._exit_payload(reason)
-            await self._write(encode_json_frame(FrameType.EXIT, payload), last=True)
+            await self._write(self._exit_frame(reason), last=True)
             return reason
         finally:
             self._client.close()
@@ -106,12 +60,6 @@ class ExecStream:
             # Not now: the loop writes the answer out first, and the client need not wait for the
             # removal of the command's group and for init to run.
             asyncio.get_running_loop().call_soon(self._running.detach)
-
-    def _started_frame(self) -> bytes:
-        started = f'{{"exec_id":{self._running.exec_id},"pid":{self._running.pid}'
-        if self._sandbox is not None:
-            started += f',"sandbox":{self._sandbox}'
-        return encode_frame(FrameType.STARTED, f"{started}}}".encode())
 
     async def _pump(self) -> bool:
         running = self._running
@@ -147,27 +95,15 @@ class ExecStream:
                 await self._forward(frame_type, data)
             pipe.read_end_of_file()
 
-    async def _forward(self, frame_type: FrameType, data: bytes) -> None:
-        if len(data) > self._room:
-            self._truncated = True
-            data = data[: self._room]
-            if not data:
-                return
-        self._room -= len(data)
-        await self._write(encode_prefix(frame_type, len(data)) + data)
-
-    async def _write(self, body: bytes, *, last: bool = False) -> None:
-        await self._send({"type": "http.response.body", "body": body, "more_body": not last})
-
     def _exit_reason(self) -> ExitReason:
         exited = self._running.exited
         if exited is None:
             return lost_reason(self._running.sandbox.end_reason)
         return exit_reason(exited, oom_kills=self._running.oom_kills_during())
 
-    def _exit_payload(self, reason: ExitReason) -> dict[str, Any]:
+    def _exit_frame(self, reason: ExitReason) -> bytes:
         running = self._running
-        return exit_payload(
+        payload = exit_payload(
             running.exited,
             reason,
             stdout_bytes=running.stdout.total_bytes if running.stdout else 0,
@@ -175,3 +111,12 @@ class ExecStream:
             truncated=self._truncated,
             duration_s=time.monotonic() - self._begun,
         )
+        return encode_json_frame(FrameType.EXIT, payload)
+
+
+def started_json(running: RunningExec, sandbox: str | None, more: str = "") -> str:
+    """Content of the STARTED frame. `more`: further fields, each after a comma."""
+    started = f'{{"exec_id":{running.exec_id},"pid":{running.pid}{more}'
+    if sandbox is not None:
+        started += f',"sandbox":{sandbox}'
+    return f"{started}}}"

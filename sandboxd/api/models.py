@@ -147,32 +147,6 @@ class SandboxMetrics(Body):
     execs_running: int
 
 
-class SignalRequest(Body):
-    """A signal for a running command."""
-
-    signal: int = Field(ge=1, le=64)
-    whole_tree: bool = False
-
-
-class CommandInfo(Body):
-    """A command that the daemon knows of: it runs, or others of it still hold its output."""
-
-    exec_id: int
-    pid: int = Field(description="inside the sandbox; 0: its leader ended before the fork")
-    running: bool
-    inherited: bool = Field(description="it came with a fork; the end of its output can be read")
-    exit_code: int | None
-    signal: int | None
-    stdout_bytes: int = Field(description="written so far, in this sandbox")
-    stderr_bytes: int
-
-
-class CommandList(Body):
-    """The commands of a sandbox."""
-
-    commands: list[CommandInfo]
-
-
 class ImageInfo(Body):
     """An image in the store."""
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from fastapi import Response
 from pydantic import BaseModel
 
-from sandboxd.api import models, models_templates
+from sandboxd.api import models, models_commands, models_templates
 from sandboxd.bounds import CreateOptions
 from sandboxd.errors import Conflict
-from sandboxd.exec_session import RunningExec
 from sandboxd.launch_request import Limits
+from sandboxd.running_exec import RunningExec
 from sandboxd.sandbox import LiveSandbox
 from sandboxd.templates.recipe import Recipe, RecipeCommand, RecipeFile, WarmCommand
 from sandboxd.templates.template import Template
@@ -123,16 +123,19 @@ def _argv(command: str | list[str]) -> tuple[str, ...]:
     return ("/bin/sh", "-c", command) if isinstance(command, str) else tuple(command)
 
 
-def command_info(running: RunningExec) -> models.CommandInfo:
+def command_info(running: RunningExec) -> models_commands.CommandInfo:
     """What a tenant sees of a command."""
     exited = running.exited
-    return models.CommandInfo(
+    return models_commands.CommandInfo(
         exec_id=running.exec_id,
         pid=running.pid,
         running=not running.over,
-        inherited=running.keeps_output,
+        argv=list(running.argv),
+        kept=running.is_kept,
+        inherited=running.is_inherited,
         exit_code=exited.exit_code if exited is not None and running.pid else None,
         signal=exited.signal if exited is not None else None,
+        reason=None if running.reason is None else running.reason.value,
         stdout_bytes=running.stdout.total_bytes if running.stdout else 0,
         stderr_bytes=running.stderr.total_bytes if running.stderr else 0,
     )

@@ -6,22 +6,42 @@ for it, `exec_command` and `run`, are what the OpenAPI document shows.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import dataclasses
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
-from sandboxd.api import models
+from sandboxd.api import models_commands
+from sandboxd.api.attach_stream import AttachResponse
 from sandboxd.api.context import Context, CurrentPeer, error_answers
-from sandboxd.api.presentation import command_info
-from sandboxd.errors import Conflict, NotFound, error_from_errno
-from sandboxd.exec_session import RunningExec
-from sandboxd.init_link import LinkClosed
-from sandboxd.protocol import CONTENT_TYPE_BYTES, CONTENT_TYPE_FRAMES
-from sandboxd.sandbox import LiveSandbox
+from sandboxd.api.departure import while_there
+from sandboxd.api.exec_request import parse_header
+from sandboxd.api.presentation import command_info, created
+from sandboxd.bounds import checked_output_bytes
+from sandboxd.commands import (
+    command_epoch,
+    find_command,
+    find_running,
+    known_commands,
+    send_signal,
+    start_command,
+    wait_end,
+    write_stdin,
+)
+from sandboxd.errors import TooLarge
+from sandboxd.output_reader import StreamName, open_reader, require_kept
+from sandboxd.protocol import (
+    CONTENT_TYPE_BYTES,
+    CONTENT_TYPE_FRAMES,
+    DEFAULT_WAIT_S,
+    MAX_WAIT_S,
+    StdinMode,
+)
 
 router = APIRouter(prefix="/v1/sandboxes/{sandbox_id}", tags=["commands"])
 run_router = APIRouter(prefix="/v1", tags=["commands"])
 
+Position = Annotated[int, Query(ge=0, description="of the first byte that is wanted")]
 _FRAMES: dict[str, Any] = {CONTENT_TYPE_FRAMES: {"schema": {"type": "string", "format": "binary"}}}
 
 
@@ -75,18 +95,112 @@ async def run_command() -> Response:
     raise AssertionError("run passed by ExecShortcut")
 
 
-def _find_exec(sandbox: LiveSandbox, exec_id: int, operation: str) -> RunningExec:
-    running = sandbox.execs.get(exec_id)
-    if running is None or not running.is_program or running.over:
-        raise NotFound("there is no such command", operation=operation, object=f"exec {exec_id}")
-    return running
+@router.post(
+    "/execs",
+    status_code=201,
+    operation_id="start_command",
+    response_model=models_commands.CommandInfo,
+    responses=error_answers(400, 404, 409, 410, 413, 422, 429),
+)
+async def start_background(
+    sandbox_id: str,
+    body: models_commands.StartCommandRequest,
+    context: Context,
+    peer: CurrentPeer,
+) -> Response:
+    """Start a command that needs no client: its output is kept, to be read and attached to."""
+    sandbox = context.service.population.find(peer.uid, sandbox_id, "exec")
+    spec = parse_header(body.model_dump(exclude_none=True, exclude={"stdin"}), b"")
+    if body.stdin:
+        spec = dataclasses.replace(spec, stdin=StdinMode.STREAM)
+    sandbox.require_running("exec")
+    return created(command_info(await start_command(context.service, sandbox, spec, keep=True)))
+
+
+@router.get("/execs", operation_id="list_execs", responses=error_answers(404, 410))
+async def list_execs(
+    sandbox_id: str, context: Context, peer: CurrentPeer
+) -> models_commands.CommandList:
+    """Commands that run, and background ones, also those that came with a fork, that ended
+    lately."""
+    sandbox = context.service.population.find(peer.uid, sandbox_id, "list commands")
+    return models_commands.CommandList(
+        commands=[command_info(each) for each in known_commands(sandbox)]
+    )
+
+
+@router.get("/execs/{exec_id}", operation_id="get_exec", responses=error_answers(404, 410))
+async def get_exec(
+    sandbox_id: str, exec_id: int, context: Context, peer: CurrentPeer
+) -> models_commands.CommandInfo:
+    """One command that runs, or a background one that ended lately."""
+    sandbox = context.service.population.find(peer.uid, sandbox_id, "get command")
+    return command_info(find_command(sandbox, exec_id, "get command"))
+
+
+@router.get(
+    "/execs/{exec_id}/attach",
+    operation_id="attach",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "STARTED, then STDOUT, STDERR and LOST frames, then one EXIT",
+            "content": _FRAMES,
+        },
+        **error_answers(400, 404, 409, 410, 429),
+    },
+)
+async def attach(
+    sandbox_id: str,
+    exec_id: int,
+    context: Context,
+    peer: CurrentPeer,
+    epoch: Annotated[
+        int | None, Query(ge=0, description="of the positions; those of another one do not count")
+    ] = None,
+    stdout_position: Position = 0,
+    stderr_position: Position = 0,
+    max_output_bytes: Annotated[int | None, Query(ge=0)] = None,
+) -> Response:
+    """The output of a background command: what is kept of it, what it writes, and its end.
+
+    Any number of clients may be attached, each at its own pace; one that is too slow is told how
+    much it has lost.
+    """
+    sandbox = context.service.population.find(peer.uid, sandbox_id, "attach")
+    running = find_command(sandbox, exec_id, "attach")
+    room = checked_output_bytes(context.service.config, max_output_bytes)
+    positions: dict[StreamName, int] = {}
+    if epoch is None or epoch == command_epoch(running):
+        positions = {"stdout": stdout_position, "stderr": stderr_position}
+    return AttachResponse(open_reader(running, "attach", positions), room)
+
+
+@router.get(
+    "/execs/{exec_id}/wait",
+    operation_id="wait_command",
+    responses=error_answers(400, 404, 409, 410, 429, 504),
+)
+async def wait_command(
+    request: Request,
+    sandbox_id: str,
+    exec_id: int,
+    context: Context,
+    peer: CurrentPeer,
+    timeout_s: Annotated[float, Query(gt=0, le=MAX_WAIT_S)] = DEFAULT_WAIT_S,
+) -> models_commands.CommandEnd:
+    """How a background command ended; waits for that, and answers `timeout` at the deadline."""
+    sandbox = context.service.population.find(peer.uid, sandbox_id, "wait")
+    running = find_command(sandbox, exec_id, "wait")
+    await while_there(request, wait_end(running, timeout_s))
+    return models_commands.CommandEnd(**running.outcome())
 
 
 @router.post(
     "/execs/{exec_id}/stdin",
     status_code=204,
     operation_id="send_stdin",
-    responses=error_answers(404, 409, 410),
+    responses=error_answers(404, 409, 410, 413, 429),
     openapi_extra={
         "requestBody": {
             "content": {CONTENT_TYPE_BYTES: {"schema": {"type": "string", "format": "binary"}}}
@@ -103,23 +217,21 @@ async def send_stdin(
 ) -> None:
     """Write the body to the command's input, at its pace; `eof` closes the input afterwards."""
     sandbox = context.service.population.find(peer.uid, sandbox_id, "send input")
-    running = _find_exec(sandbox, exec_id, "send input")
-    if running.stdin is None or running.stdin.closed:
-        raise Conflict(
-            "the command takes no input",
-            operation="send input",
-            object=f"exec {exec_id}",
-            cause="it was not started with stdin stream, or its input is closed",
-        )
-    try:
-        async for chunk in request.stream():
-            await running.stdin.write(chunk)
-    except BrokenPipeError:
-        raise Conflict(
-            "the command no longer reads its input",
-            operation="send input",
-            object=f"exec {exec_id}",
-        ) from None
+    running = find_running(sandbox, exec_id, "send input")
+    # Also for a body of nothing.
+    await write_stdin(running, b"")
+    sent = 0
+    async for chunk in request.stream():
+        sent += len(chunk)
+        if sent > context.service.config.max_upload_bytes:
+            raise TooLarge(
+                "the input is too large",
+                operation="send input",
+                object=f"exec {exec_id}",
+                cause=f"more than {context.service.config.max_upload_bytes} bytes in one request "
+                "(max_upload_bytes)",
+            )
+        await while_there(request, write_stdin(running, chunk))
     if eof:
         running.close_stdin()
 
@@ -130,32 +242,18 @@ async def send_stdin(
     operation_id="send_signal",
     responses=error_answers(400, 404, 410),
 )
-async def send_signal(
-    sandbox_id: str, exec_id: int, body: models.SignalRequest, context: Context, peer: CurrentPeer
+async def signal_command(
+    sandbox_id: str,
+    exec_id: int,
+    body: models_commands.SignalRequest,
+    context: Context,
+    peer: CurrentPeer,
 ) -> None:
     """Signal the command's leader, or everything that it started."""
     sandbox = context.service.population.find(peer.uid, sandbox_id, "send signal")
-    _, link = sandbox.require_running("send signal")
-    running = _find_exec(sandbox, exec_id, "send signal")
-    try:
-        number = await link.kill(running.exec_id, body.signal, whole_tree=body.whole_tree)
-    except LinkClosed:
-        raise sandbox.gone_error("send signal") from None
-    if number:
-        raise error_from_errno(
-            number,
-            f"signal {body.signal} was not sent",
-            operation="send signal",
-            object=f"exec {exec_id}",
-        )
-
-
-@router.get("/execs", operation_id="list_execs", responses=error_answers(404, 410))
-async def list_execs(sandbox_id: str, context: Context, peer: CurrentPeer) -> models.CommandList:
-    """Commands that run, and the last ones that came with a fork and have ended."""
-    sandbox = context.service.population.find(peer.uid, sandbox_id, "list commands")
-    known = [*sandbox.ended_execs, *sandbox.execs.values()]
-    return models.CommandList(commands=[command_info(each) for each in known if each.is_program])
+    sandbox.require_running("send signal")
+    running = find_running(sandbox, exec_id, "send signal")
+    await send_signal(running, body.signal, whole_tree=body.whole_tree)
 
 
 @router.get(
@@ -172,23 +270,12 @@ async def read_output(
     exec_id: int,
     context: Context,
     peer: CurrentPeer,
-    stream: Literal["stdout", "stderr"] = "stdout",
+    stream: StreamName = "stdout",
 ) -> Response:
-    """The end of what a command that came with a fork has written since."""
+    """What is kept of what a background command has written to one stream."""
     sandbox = context.service.population.find(peer.uid, sandbox_id, "read output")
-    known = {each.exec_id: each for each in (*sandbox.ended_execs, *sandbox.execs.values())}
-    running = known.get(exec_id)
-    if running is None or not running.is_program:
-        raise NotFound(
-            "there is no such command", operation="read output", object=f"exec {exec_id}"
-        )
+    running = find_command(sandbox, exec_id, "read output")
+    require_kept(running, "read output")
     pipe = running.stdout if stream == "stdout" else running.stderr
-    if not running.keeps_output:
-        raise Conflict(
-            "its output is not kept",
-            operation="read output",
-            object=f"exec {exec_id}",
-            cause="it goes to the client that started the command",
-        )
     content = pipe.ring.content() if pipe is not None and pipe.ring is not None else b""
     return Response(content, media_type=CONTENT_TYPE_BYTES)

@@ -17,6 +17,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from sandboxd.api.departure import departure_of
 from sandboxd.api.peer import Peer, peer_of
 from sandboxd.errors import LimitExceeded, TooLarge, VenusError
 
@@ -91,7 +92,11 @@ class PeerProtocol(BoundedProtocol):
         except OSError:
             transport.abort()
             raise
-        self.app_state = {**self.app_state, "peer": peer}
+        self.app_state = {
+            **self.app_state,
+            "peer": peer,
+            "has_left": departure_of(connection),
+        }
         self._peer = peer
         self.connections_of[peer.uid] += 1
         if self.connections_of[peer.uid] > MAX_CONNECTIONS_PER_TENANT:

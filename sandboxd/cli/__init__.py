@@ -1,8 +1,8 @@
 """`venus-sandbox`: sandboxes from a shell.
 
-Exit codes: that of the command for `exec` and `run` (128 + signal for one that a signal ended,
-124 after a timeout, 126 for a program that cannot be started, 127 for one that is not found, 125
-when `exec` or `run` itself failed); 2 for wrong usage; 1 for any other error.
+Exit codes: that of the command for `exec`, `run`, `attach` and `wait` (128 + signal for one that a
+signal ended, 124 after a timeout, 126 for a program that cannot be started, 127 for one that is not
+found, 125 when one of these itself failed); 2 for wrong usage; 1 for any other error.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import click
 
 from sandboxd import __version__
-from sandboxd.cli import doctor, file_tree, files, images, run, sandboxes, templates
+from sandboxd.cli import commands, doctor, file_tree, files, images, run, sandboxes, templates
 from sandboxd.client import VenusError
 from sandboxd.protocol import DEFAULT_SOCKET, SOCKET_ENV
 
@@ -39,6 +39,10 @@ for command in (
     sandboxes.create,
     run.exec_,
     run.run,
+    commands.ps,
+    commands.attach,
+    commands.wait,
+    commands.kill,
     files.cp,
     file_tree.files,
     sandboxes.ls,

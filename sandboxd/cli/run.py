@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import json
-import sys
-from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
 from sandboxd.cli.options import fork_options, one_origin, sandbox_options
+from sandboxd.cli.streams import end, failure_told, pass_through
 from sandboxd.cli.units import DURATION, parse_pairs
-from sandboxd.client import CommandHandle, ExitReason, Output, Sandbox, VenusError
-from sandboxd.client.types import Exit
-from sandboxd.errors import ExecFailed
+from sandboxd.client import Sandbox
 
-# As env, timeout and docker have them.
-TIMED_OUT = 124
-FAILED_TO_RUN = 125
-CANNOT_START = 126
-NOT_FOUND = 127
+# What follows the sandbox, or the program, is the program's own.
+_OPTIONS_COME_FIRST = {"allow_interspersed_args": False}
 
 
-@click.command("exec", context_settings={"ignore_unknown_options": True})
+@click.command("exec", context_settings=_OPTIONS_COME_FIRST)
 @click.option("-i", "--interactive", is_flag=True, help="Pass standard input to the command.")
 @click.option("-e", "--env", multiple=True, metavar="NAME=VALUE", help="Environment variable.")
 @click.option("-w", "--workdir", help="Working directory.")
 @click.option("-u", "--user", help="User: a name, UID or UID:GID of the image.")
 @click.option("--timeout", type=DURATION, help="Kill the command and its children after this.")
 @click.option("--json", "as_json", is_flag=True, help="Print output and result as one JSON object.")
+@click.option("--keep", is_flag=True, help="The program goes on when this command ends before it.")
+@click.option("-d", "--detach", is_flag=True, help="Start it in the background; print its id.")
 @click.argument("sandbox_id", metavar="SANDBOX")
 @click.argument("argv", metavar="COMMAND [ARG]...", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_obj
@@ -42,15 +36,34 @@ def exec_(
     user: str | None,
     timeout: float | None,
     as_json: bool,
+    keep: bool,
+    detach: bool,
     sandbox_id: str,
     argv: tuple[str, ...],
 ) -> None:
     """Run a program in a sandbox; its output and its exit code become this command's.
 
     The arguments are the program's, not a shell's: for a shell line write
-    `exec ID sh -c 'LINE'`. Interrupting this command kills the program.
+    `exec ID sh -c 'LINE'`. Interrupting this command kills the program, unless it was started with
+    --keep. With -d it runs in the background: see ps, attach, wait and kill. With -d and -i its
+    input stays open.
     """
-    with _failure_told(), contextlib.ExitStack() as stack:
+    argv = _program(argv)
+    if detach:
+        if keep or as_json:
+            raise click.UsageError("-d goes with neither --keep nor --json")
+        with failure_told(), contextlib.closing(Sandbox.connect(sandbox_id, socket=socket)) as box:
+            started = box.commands.start(
+                list(argv),
+                envs=parse_pairs(env, "--env"),
+                cwd=workdir,
+                user=user,
+                timeout=timeout,
+                stdin=interactive,
+            )
+        click.echo(started.exec_id)
+        return
+    with failure_told(), contextlib.ExitStack() as stack:
         sandbox = Sandbox.connect(sandbox_id, socket=socket)
         stack.callback(sandbox.close)
         handle = stack.enter_context(
@@ -62,13 +75,14 @@ def exec_(
                 user=user,
                 timeout=timeout,
                 stdin=interactive,
+                keep=keep,
             )
         )
-        outputs = _pass_through(handle, interactive=interactive, collect=as_json)
-    _end(handle.exit, outputs if as_json else None)
+        outputs = pass_through(handle, interactive=interactive, collect=as_json)
+    end(handle.exit, outputs if as_json else None)
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+@click.command(context_settings=_OPTIONS_COME_FIRST)
 @click.option("--image", help="Image to start from.  [default: base]")
 @click.option("--template", help="Template to start from instead.")
 @sandbox_options
@@ -94,7 +108,8 @@ def run(
     standard error.
     """
     one_origin(image, template)
-    with _failure_told(), contextlib.ExitStack() as stack:
+    argv = _program(argv)
+    with failure_told(), contextlib.ExitStack() as stack:
         sandbox, handle = Sandbox.start(
             list(argv),
             image,
@@ -109,67 +124,14 @@ def run(
         if not remove:
             stack.callback(click.echo, f"venus-sandbox: {sandbox.sandbox_id} stays", err=True)
         stack.enter_context(handle)
-        _pass_through(handle, interactive=interactive, collect=False)
-    _end(handle.exit, None)
+        pass_through(handle, interactive=interactive, collect=False)
+    end(handle.exit, None)
 
 
-def _end(exit_: Exit, outputs: list[Output] | None) -> NoReturn:
-    """As the program did; `outputs` are printed with it as JSON."""
-    if outputs is not None:
-        click.echo(_as_json(exit_, outputs))
-    elif exit_.reason not in (ExitReason.EXITED, ExitReason.SIGNALED):
-        click.echo(f"venus-sandbox: {_EXPLAINED[exit_.reason]}", err=True)
-    raise click.exceptions.Exit(
-        TIMED_OUT if exit_.reason is ExitReason.TIMEOUT else exit_.shell_code
-    )
-
-
-_EXPLAINED = {
-    ExitReason.TIMEOUT: "the command was killed at its timeout",
-    ExitReason.OOM: "the command was killed because the sandbox reached its memory limit",
-    ExitReason.KILLED: "the command was killed on request",
-    ExitReason.LOST: "the command's end was lost; its sandbox is gone",
-}
-
-
-@contextlib.contextmanager
-def _failure_told() -> Iterator[None]:
-    try:
-        yield
-    except VenusError as error:
-        click.echo(f"venus-sandbox: {error}", err=True)
-        raise click.exceptions.Exit(_failure_code(error)) from error
-
-
-def _failure_code(error: VenusError) -> int:
-    if not isinstance(error, ExecFailed):
-        return FAILED_TO_RUN
-    return NOT_FOUND if "ENOENT" in error.cause else CANNOT_START
-
-
-def _pass_through(handle: CommandHandle, *, interactive: bool, collect: bool) -> list[Output]:
-    """Until the command has ended; its output if it is to be collected."""
-    outputs = []
-    with handle.feeding(sys.stdin.buffer) if interactive else contextlib.nullcontext():
-        for output in handle:
-            if collect:
-                outputs.append(output)
-            else:
-                _pass_on(output)
-    return outputs
-
-
-def _pass_on(output: Output) -> None:
-    stream = sys.stdout.buffer if output.stream == "stdout" else sys.stderr.buffer
-    stream.write(output.data)
-    stream.flush()
-
-
-def _as_json(exit_: Exit, outputs: list[Output]) -> str:
-    text = {
-        stream: b"".join(each.data for each in outputs if each.stream == stream).decode(
-            "utf-8", "replace"
-        )
-        for stream in ("stdout", "stderr")
-    }
-    return json.dumps({**text, **dataclasses.asdict(exit_)})
+def _program(argv: tuple[str, ...]) -> tuple[str, ...]:
+    """Without the `--` that may come before it."""
+    if argv[0] == "--":
+        argv = argv[1:]
+    if not argv:
+        raise click.UsageError("name the program")
+    return argv

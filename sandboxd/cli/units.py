@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from typing import Any
 
 import click
@@ -33,6 +34,17 @@ def parse_duration(text: str) -> float:
     if seconds <= 0:
         raise ValueError(f"{text!r} is not above zero")
     return seconds
+
+
+def parse_signal(text: str) -> int:
+    """The number of `TERM`, `SIGTERM` or `15`."""
+    name = text.strip().upper()
+    if name.isdecimal() and 1 <= int(name) <= 64:
+        return int(name)
+    try:
+        return int(signal.Signals[name if name.startswith("SIG") else f"SIG{name}"])
+    except KeyError:
+        raise ValueError(f"{text!r} is no signal; write for instance TERM or 15") from None
 
 
 def show_size(size_bytes: int | None) -> str:
@@ -71,6 +83,7 @@ class _Parsed(click.ParamType):  # type: ignore[type-arg]  # generic only since 
 
 SIZE = _Parsed("size", parse_size)
 DURATION = _Parsed("duration", parse_duration)
+SIGNAL = _Parsed("signal", parse_signal)
 
 
 def parse_pairs(pairs: tuple[str, ...], option: str) -> dict[str, str]:

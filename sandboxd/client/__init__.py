@@ -6,13 +6,15 @@
 Needs nothing of the daemon but its socket; importing it loads neither FastAPI nor torch.
 """
 
-from sandboxd.client._async_commands import AsyncCommandHandle, AsyncCommands
+from sandboxd.client._async_commands import AsyncCommands
 from sandboxd.client._async_daemon import AsyncDaemon
 from sandboxd.client._async_files import AsyncFiles
+from sandboxd.client._async_handle import AsyncCommandHandle
 from sandboxd.client._async_sandbox import AsyncSandbox, AsyncTemplate
-from sandboxd.client._sync_commands import CommandHandle, Commands
+from sandboxd.client._sync_commands import Commands
 from sandboxd.client._sync_daemon import Daemon
 from sandboxd.client._sync_files import Files
+from sandboxd.client._sync_handle import CommandHandle
 from sandboxd.client._sync_sandbox import Sandbox, Template
 from sandboxd.client.errors import (
     CommandExitError,

@@ -2,179 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import inspect
 import signal as signal_numbers
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from types import TracebackType
-from typing import Literal, Self, overload
+from collections.abc import Mapping, Sequence
+from typing import Literal, overload
 
-from sandboxd.client import _calls
+from sandboxd.client import _command_calls
+from sandboxd.client._async_handle import AsyncCommandHandle, AsyncOnOutput
 from sandboxd.client._async_transport import AsyncTransport
-from sandboxd.client._call import Call
-from sandboxd.client._data import AsyncData, async_pieces, small
+from sandboxd.client._data import AsyncData, small
 from sandboxd.client._exec import (
     DEFAULT_COMMAND_TIMEOUT_S,
     DEFAULT_MAX_OUTPUT_BYTES,
-    Event,
-    ExecStream,
-    OutputCollector,
-    checked,
+    WAIT_GRACE_S,
 )
-from sandboxd.client._http import EXEC_GRACE_S
-from sandboxd.client.types import (
-    CommandInfo,
-    CommandResult,
-    Exit,
-    Output,
-    SandboxInfo,
-    Started,
-)
-from sandboxd.errors import VenusError
-from sandboxd.protocol import StdinMode
-
-AsyncOnOutput = Callable[[str], Awaitable[None] | None]
-_FEEDER_PATIENCE_S = 1.0
-
-
-class AsyncCommandHandle:
-    """A running command. Iterating yields its output; `wait` collects it.
-
-    The command lives as long as its connection: leaving the context, or `disconnect`, ends it
-    and everything it started. Without `sandbox_id`, the call makes the sandbox too.
-    """
-
-    def __init__(
-        self,
-        transport: AsyncTransport,
-        call: Call[None],
-        timeout_s: float | None,
-        sandbox_id: str = "",
-    ) -> None:
-        self._transport = transport
-        self._sandbox_id = sandbox_id
-        self._call = call
-        self._timeout_s = timeout_s
-        self._stream = ExecStream(call)
-        self._stack = contextlib.AsyncExitStack()
-        self._events: AsyncIterator[Event]
-        self._started: Started
-
-    async def _start(self) -> Self:
-        silence_s = None if self._timeout_s is None else self._timeout_s + EXEC_GRACE_S
-        try:
-            chunks = await self._stack.enter_async_context(
-                self._transport.stream(self._call, timeout_s=silence_s)
-            )
-            self._events = self._read(chunks)
-            first = await anext(self._events)
-        except BaseException:
-            await self._stack.aclose()
-            raise
-        assert isinstance(first, Started), "ExecStream yields Started first, or raises"
-        self._started = first
-        if first.sandbox is not None:
-            self._sandbox_id = first.sandbox.id
-        return self
-
-    def _made(self) -> SandboxInfo:
-        """The sandbox that the call has made."""
-        assert self._started.sandbox is not None, "the daemon names the sandbox that it made"
-        return self._started.sandbox
-
-    @property
-    def pid(self) -> int:
-        """Process id inside the sandbox."""
-        return self._started.pid
-
-    @property
-    def exec_id(self) -> int:
-        return self._started.exec_id
-
-    @property
-    def exit(self) -> Exit:
-        """How the command ended; only once its output has been read to the end."""
-        if self._stream.exit is None:
-            raise RuntimeError("the command's output has not been read to its end")
-        return self._stream.exit
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.disconnect()
-
-    async def disconnect(self) -> None:
-        await self._stack.aclose()
-
-    async def __aiter__(self) -> AsyncIterator[Output]:
-        async for event in self._events:
-            if isinstance(event, Output):
-                yield event
-
-    async def wait(
-        self,
-        *,
-        on_stdout: AsyncOnOutput | None = None,
-        on_stderr: AsyncOnOutput | None = None,
-        check: bool = True,
-    ) -> CommandResult:
-        """Reads the output to its end. With `check`, any end but exit code 0 raises."""
-        collector = OutputCollector()
-        callbacks = {"stdout": on_stdout, "stderr": on_stderr}
-        async for event in self._events:
-            if isinstance(event, Output):
-                await _tell(callbacks[event.stream], collector.add(event))
-        for name, callback in callbacks.items():
-            await _tell(callback, collector.finish(name))
-        await self.disconnect()
-        return checked(
-            collector.result(self.exit), self._call, timeout_s=self._timeout_s, check=check
-        )
-
-    async def send_stdin(self, data: AsyncData, *, eof: bool = False) -> None:
-        """Writes to the command's input, in pieces; returns when the command's pipe has it all."""
-        content = small(data)
-        call = _calls.send_stdin(self._sandbox_id, self.exec_id, content or b"", eof=eof)
-        await self._transport.call(
-            call, content=None if content is not None else async_pieces(data), timeout_s=None
-        )
-
-    async def close_stdin(self) -> None:
-        """The command reads end of file."""
-        await self.send_stdin(b"", eof=True)
-
-    def feeding(self, data: AsyncData) -> contextlib.AbstractAsyncContextManager[None]:
-        """While the block reads the output, a task sends `data` and then end of file."""
-        return _Feeder(self, data)
-
-    async def send_signal(self, number: int, *, whole_tree: bool = False) -> None:
-        await self._transport.call(
-            _calls.send_signal(self._sandbox_id, self.exec_id, number, whole_tree=whole_tree)
-        )
-
-    async def kill(self) -> None:
-        """Kills the command and everything that it started."""
-        await self.send_signal(signal_numbers.SIGKILL, whole_tree=True)
-
-    async def _read(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[Event]:
-        async for chunk in chunks:
-            for event in self._stream.feed(chunk):
-                yield event
-        self._stream.end()
-
-
-async def _tell(callback: AsyncOnOutput | None, text: str) -> None:
-    if callback is not None and text:
-        waited = callback(text)
-        if inspect.isawaitable(waited):
-            await waited
+from sandboxd.client.types import CommandInfo, CommandResult, Exit
+from sandboxd.errors import NotFound
+from sandboxd.protocol import DEFAULT_WAIT_S, StdinMode
 
 
 class AsyncCommands:
@@ -213,6 +56,7 @@ class AsyncCommands:
         timeout: float | None = None,
         stdin: bool = False,
         max_output_bytes: int | None = None,
+        keep: bool = False,
     ) -> AsyncCommandHandle: ...
 
     async def run(
@@ -229,14 +73,16 @@ class AsyncCommands:
         on_stderr: AsyncOnOutput | None = None,
         check: bool = True,
         max_output_bytes: int | None = DEFAULT_MAX_OUTPUT_BYTES,
+        keep: bool = False,
     ) -> CommandResult | AsyncCommandHandle:
         """Runs a shell command line (str) or a program (sequence), to its end by default.
 
         `timeout` in seconds kills the command's whole tree; None means the daemon's maximum.
         With `check`, an end other than exit code 0 raises `CommandExitError` or
         `CommandTimeout`, both of which carry the result. With `background`, returns a handle at
-        once; `stdin=True` then keeps the input open for `send_stdin`. Cancelling the call ends
-        the command and everything that it started.
+        once; `stdin=True` then keeps the input open for `send_stdin`, and with `keep` the command
+        goes on when the handle's connection is lost or given up. Cancelling the call ends the
+        command and everything that it started.
         """
         if background:
             return await self._start(
@@ -248,7 +94,9 @@ class AsyncCommands:
                 user=user,
                 timeout_s=timeout,
                 max_output_bytes=max_output_bytes,
+                keep=keep,
             )
+        assert not keep, "keep=True is for background commands"
         assert not isinstance(stdin, bool), "stdin=True is for background commands"
         content = b"" if stdin is None else small(stdin)
         if stdin is None:
@@ -270,17 +118,99 @@ class AsyncCommands:
             async with handle.feeding(stdin):
                 return await handle.wait(on_stdout=on_stdout, on_stderr=on_stderr, check=check)
 
+    async def start(
+        self,
+        cmd: str | Sequence[str],
+        *,
+        envs: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        user: str | None = None,
+        timeout: float | None = None,
+        stdin: bool = False,
+    ) -> CommandInfo:
+        """Starts a command that needs no connection: the end of its output is kept, `connect` reads
+        it, `wait` tells how it ended. It never waits for a reader."""
+        return await self._transport.call(
+            _command_calls.start_command(
+                self._sandbox_id,
+                cmd,
+                env=envs,
+                cwd=cwd,
+                user=user,
+                timeout_s=timeout,
+                stdin=stdin,
+            )
+        )
+
+    async def connect(
+        self,
+        pid: int | None = None,
+        *,
+        exec_id: int | None = None,
+        max_output_bytes: int | None = DEFAULT_MAX_OUTPUT_BYTES,
+    ) -> AsyncCommandHandle:
+        """Attaches to a kept command that runs as `pid`, or by its id, also when it has ended: what
+        is kept of its output, then what it writes, then its end."""
+        exec_id = await self._exec_id(pid, exec_id)
+        call = _command_calls.attach(self._sandbox_id, exec_id, max_output_bytes=max_output_bytes)
+        return await AsyncCommandHandle(self._transport, call, None, self._sandbox_id)._start()
+
+    async def wait(self, exec_id: int, timeout: float = DEFAULT_WAIT_S) -> Exit:
+        """How a kept command ended. `OperationTimeout` when it has not within `timeout` seconds, at
+        most an hour."""
+        return await self._transport.call(
+            _command_calls.wait_command(self._sandbox_id, exec_id, timeout),
+            timeout_s=timeout + WAIT_GRACE_S,
+        )
+
     async def list(self) -> list[CommandInfo]:
-        """Commands that run, also those that a fork was born with."""
-        return await self._transport.call(_calls.list_commands(self._sandbox_id))
+        """Commands that run, and kept ones that ended lately, also those that a fork was born
+        with."""
+        return await self._transport.call(_command_calls.list_commands(self._sandbox_id))
+
+    async def get(self, exec_id: int) -> CommandInfo:
+        """One of `list`."""
+        return await self._transport.call(_command_calls.get_command(self._sandbox_id, exec_id))
 
     async def output(self, exec_id: int, stream: Literal["stdout", "stderr"] = "stdout") -> bytes:
-        """The end of what a command that a fork was born with has written since."""
-        return await self._transport.call(_calls.read_output(self._sandbox_id, exec_id, stream))
+        """What is kept of what a kept command has written."""
+        return await self._transport.call(
+            _command_calls.read_output(self._sandbox_id, exec_id, stream)
+        )
 
     async def send_stdin(self, exec_id: int, data: bytes, *, eof: bool = False) -> None:
-        """Writes to the open input of a command that a fork was born with."""
-        await self._transport.call(_calls.send_stdin(self._sandbox_id, exec_id, data, eof=eof))
+        """Writes to a command's open input, at its pace."""
+        await self._transport.call(
+            _command_calls.send_stdin(self._sandbox_id, exec_id, data, eof=eof), timeout_s=None
+        )
+
+    async def close_stdin(self, exec_id: int) -> None:
+        """The command reads end of file."""
+        await self.send_stdin(exec_id, b"", eof=True)
+
+    async def send_signal(self, exec_id: int, number: int, *, whole_tree: bool = False) -> None:
+        """To the command's leader, or to everything that it started."""
+        await self._transport.call(
+            _command_calls.send_signal(self._sandbox_id, exec_id, number, whole_tree=whole_tree)
+        )
+
+    async def kill(self, pid: int | None = None, *, exec_id: int | None = None) -> bool:
+        """Kills a command and everything that it started. False if there is none that runs."""
+        try:
+            await self.send_signal(
+                await self._exec_id(pid, exec_id), signal_numbers.SIGKILL, whole_tree=True
+            )
+        except NotFound:
+            return False
+        return True
+
+    async def _exec_id(self, pid: int | None, exec_id: int | None) -> int:
+        if (pid is None) == (exec_id is None):
+            raise ValueError("exactly one of pid and exec_id is needed")
+        if exec_id is not None:
+            return exec_id
+        assert pid is not None
+        return _command_calls.with_pid(await self.list(), pid, self._sandbox_id).exec_id
 
     async def _start(
         self,
@@ -293,8 +223,9 @@ class AsyncCommands:
         user: str | None,
         timeout_s: float | None,
         max_output_bytes: int | None,
+        keep: bool = False,
     ) -> AsyncCommandHandle:
-        call = _calls.run_command(
+        call = _command_calls.run_command(
             self._sandbox_id,
             cmd,
             env=envs,
@@ -304,64 +235,6 @@ class AsyncCommands:
             stdin=mode,
             inline_stdin=inline_stdin,
             max_output_bytes=max_output_bytes,
+            keep=keep,
         )
         return await AsyncCommandHandle(self._transport, call, timeout_s, self._sandbox_id)._start()
-
-
-class _Feeder(contextlib.AbstractAsyncContextManager[None]):
-    """Sends a command's input in a task while its output is read.
-
-    The daemon's refusal to take more (the command closed its input, or ended) is not an error, as
-    in a shell; a source that fails kills the command, which would otherwise take a cut input for
-    a whole one.
-    """
-
-    def __init__(self, handle: AsyncCommandHandle, data: AsyncData) -> None:
-        self._handle = handle
-        self._data = data
-        self._failure: BaseException | None = None
-        self._task: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> None:
-        self._task = asyncio.create_task(self._feed(), name="venus-stdin")
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        assert self._task is not None
-        patience_s = _FEEDER_PATIENCE_S if kind is None else 0
-        await asyncio.wait([self._task], timeout=patience_s)
-        if not self._task.done():
-            self._task.cancel()
-            await asyncio.wait([self._task])
-        if self._failure is not None:
-            raise self._failure from error
-
-    async def _feed(self) -> None:
-        try:
-            await self._handle.send_stdin(self._guarded(), eof=True)
-        except _SourceFailed as failure:
-            self._failure = failure.error
-            with contextlib.suppress(VenusError):
-                await self._handle.kill()
-        except VenusError:
-            pass
-
-    async def _guarded(self) -> AsyncIterator[bytes]:
-        try:
-            async for chunk in async_pieces(self._data):
-                yield chunk
-        except Exception as error:
-            raise _SourceFailed(error) from error
-
-
-class _SourceFailed(Exception):
-    """The caller's own source of input raised `error`."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__()
-        # Not left to __cause__, which the transport clears when it raises again.
-        self.error = error

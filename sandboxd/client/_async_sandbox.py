@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
-from sandboxd.client import _calls, _template_calls
-from sandboxd.client._async_commands import AsyncCommandHandle, AsyncCommands
+from sandboxd.client import _calls, _command_calls, _template_calls
+from sandboxd.client._async_commands import AsyncCommands
 from sandboxd.client._async_files import AsyncFiles
+from sandboxd.client._async_handle import AsyncCommandHandle
 from sandboxd.client._async_transport import AsyncTransport
 from sandboxd.client._http import DEFAULT_REQUEST_TIMEOUT_S, Socket
 from sandboxd.client.types import ForkOptions, SandboxInfo, SandboxMetrics, TemplateInfo
@@ -83,7 +84,7 @@ class AsyncSandbox:
                 print((await command.wait()).stdout)
         """
         transport = AsyncTransport(socket)
-        call = _calls.start_sandbox(
+        call = _command_calls.start_sandbox(
             cmd,
             options,
             image=image,

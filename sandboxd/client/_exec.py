@@ -22,6 +22,8 @@ Event = Started | Output | Exit
 DEFAULT_MAX_OUTPUT_BYTES = 64 << 20
 DEFAULT_COMMAND_TIMEOUT_S = 60.0
 STDIN_CHUNK_BYTES = 256 << 10
+# Above the time that the daemon was given for its answer.
+WAIT_GRACE_S = 10.0
 
 _STREAMS = {FrameType.STDOUT: "stdout", FrameType.STDERR: "stderr"}
 
@@ -34,6 +36,8 @@ class ExecStream:
         self._decoder = FrameDecoder()
         self.started: Started | None = None
         self.exit: Exit | None = None
+        self.positions = {"stdout": 0, "stderr": 0}
+        """Of the next byte of each stream."""
 
     def feed(self, chunk: bytes) -> Iterator[Event]:
         try:
@@ -54,10 +58,14 @@ class ExecStream:
             raise ProtocolError(f"{frame.type.name} frame before STARTED")
         stream = _STREAMS.get(frame.type)
         if stream is not None:
+            self.positions[stream] += len(frame.payload)
             return Output(stream, frame.payload)
+        if frame.type is FrameType.LOST:
+            return self._gap(frame)
         if frame.type is FrameType.STARTED and self.started is None:
-            self.started = Started.from_json(frame.json())
-            return self.started
+            started = self.started = Started.from_json(frame.json())
+            self.positions = {"stdout": started.stdout_position, "stderr": started.stderr_position}
+            return started
         if frame.type is FrameType.EXIT:
             self.exit = Exit.from_json(frame.json())
             return self.exit
@@ -67,6 +75,14 @@ class ExecStream:
             error.object = error.object or self._call.object
             raise error
         raise ProtocolError(f"unexpected {frame.type.name} frame")
+
+    def _gap(self, frame: Frame) -> Output:
+        fields = frame.json()
+        stream, lost = fields.get("stream"), fields.get("bytes")
+        if stream not in self.positions or not isinstance(lost, int) or lost < 0:
+            raise ProtocolError(f"LOST frame of {fields!r:.200}")
+        self.positions[stream] += lost
+        return Output(stream, b"", lost)
 
     def _lost(self, message: str, cause: str) -> ConnectionLost:
         return ConnectionLost(
@@ -84,8 +100,10 @@ class OutputCollector:
         self._bytes: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
         make_decoder = codecs.getincrementaldecoder("utf-8")
         self._decoders = {name: make_decoder("replace") for name in self._bytes}
+        self._lost_bytes = 0
 
     def add(self, output: Output) -> str:
+        self._lost_bytes += output.lost
         self._bytes[output.stream].append(output.data)
         return self._decoders[output.stream].decode(output.data)
 
@@ -95,7 +113,10 @@ class OutputCollector:
 
     def result(self, exit_: Exit) -> CommandResult:
         return CommandResult(
-            b"".join(self._bytes["stdout"]), b"".join(self._bytes["stderr"]), exit_
+            b"".join(self._bytes["stdout"]),
+            b"".join(self._bytes["stderr"]),
+            exit_,
+            self._lost_bytes,
         )
 
 

@@ -2,168 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal as signal_numbers
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Literal, Self, overload
+from collections.abc import Mapping, Sequence
+from typing import Literal, overload
 
-from sandboxd.client import _calls
-from sandboxd.client._call import Call
-from sandboxd.client._data import Data, pieces, small
+from sandboxd.client import _command_calls
+from sandboxd.client._data import Data, small
 from sandboxd.client._exec import (
     DEFAULT_COMMAND_TIMEOUT_S,
     DEFAULT_MAX_OUTPUT_BYTES,
-    Event,
-    ExecStream,
-    OutputCollector,
-    checked,
+    WAIT_GRACE_S,
 )
-from sandboxd.client._http import EXEC_GRACE_S
+from sandboxd.client._sync_handle import CommandHandle, OnOutput
 from sandboxd.client._sync_transport import SyncTransport
-from sandboxd.client.types import (
-    CommandInfo,
-    CommandResult,
-    Exit,
-    Output,
-    SandboxInfo,
-    Started,
-)
-from sandboxd.errors import VenusError
-from sandboxd.protocol import StdinMode
-
-OnOutput = Callable[[str], None]
-# How long a finished command's input may take to notice that nobody reads it any more.
-_FEEDER_PATIENCE_S = 1.0
-
-
-class CommandHandle:
-    """A running command. Iterating yields its output; `wait` collects it.
-
-    The command lives as long as its connection: leaving the context, or `disconnect`, ends it
-    and everything it started. Without `sandbox_id`, the call makes the sandbox too.
-    """
-
-    def __init__(
-        self,
-        transport: SyncTransport,
-        call: Call[None],
-        timeout_s: float | None,
-        sandbox_id: str = "",
-    ) -> None:
-        self._transport = transport
-        self._sandbox_id = sandbox_id
-        self._call = call
-        self._timeout_s = timeout_s
-        self._stream = ExecStream(call)
-        self._stack = contextlib.ExitStack()
-        silence_s = None if timeout_s is None else timeout_s + EXEC_GRACE_S
-        chunks = self._stack.enter_context(transport.stream(call, timeout_s=silence_s))
-        self._events = self._read(chunks)
-        try:
-            first = next(self._events, None)
-        except BaseException:
-            self._stack.close()
-            raise
-        assert isinstance(first, Started), "ExecStream yields Started first, or raises"
-        self._started = first
-        if first.sandbox is not None:
-            self._sandbox_id = first.sandbox.id
-
-    def _made(self) -> SandboxInfo:
-        """The sandbox that the call has made."""
-        assert self._started.sandbox is not None, "the daemon names the sandbox that it made"
-        return self._started.sandbox
-
-    @property
-    def pid(self) -> int:
-        """Process id inside the sandbox."""
-        return self._started.pid
-
-    @property
-    def exec_id(self) -> int:
-        return self._started.exec_id
-
-    @property
-    def exit(self) -> Exit:
-        """How the command ended; only once its output has been read to the end."""
-        if self._stream.exit is None:
-            raise RuntimeError("the command's output has not been read to its end")
-        return self._stream.exit
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.disconnect()
-
-    def disconnect(self) -> None:
-        self._stack.close()
-
-    def __iter__(self) -> Iterator[Output]:
-        for event in self._events:
-            if isinstance(event, Output):
-                yield event
-
-    def wait(
-        self,
-        *,
-        on_stdout: OnOutput | None = None,
-        on_stderr: OnOutput | None = None,
-        check: bool = True,
-    ) -> CommandResult:
-        """Reads the output to its end. With `check`, any end but exit code 0 raises."""
-        collector = OutputCollector()
-        callbacks = {"stdout": on_stdout, "stderr": on_stderr}
-        for output in self:
-            text = collector.add(output)
-            callback = callbacks[output.stream]
-            if callback is not None and text:
-                callback(text)
-        for name, callback in callbacks.items():
-            rest = collector.finish(name)
-            if callback is not None and rest:
-                callback(rest)
-        self.disconnect()
-        return checked(
-            collector.result(self.exit), self._call, timeout_s=self._timeout_s, check=check
-        )
-
-    def send_stdin(self, data: Data, *, eof: bool = False) -> None:
-        """Writes to the command's input, in pieces; returns when the command's pipe has it all."""
-        content = small(data)
-        call = _calls.send_stdin(self._sandbox_id, self.exec_id, content or b"", eof=eof)
-        self._transport.call(
-            call, content=None if content is not None else pieces(data), timeout_s=None
-        )
-
-    def close_stdin(self) -> None:
-        """The command reads end of file."""
-        self.send_stdin(b"", eof=True)
-
-    def feeding(self, data: Data) -> contextlib.AbstractContextManager[None]:
-        """While the block reads the output, a second thread sends `data` and then end of file."""
-        return _Feeder(self, data)
-
-    def send_signal(self, number: int, *, whole_tree: bool = False) -> None:
-        self._transport.call(
-            _calls.send_signal(self._sandbox_id, self.exec_id, number, whole_tree=whole_tree)
-        )
-
-    def kill(self) -> None:
-        """Kills the command and everything that it started."""
-        self.send_signal(signal_numbers.SIGKILL, whole_tree=True)
-
-    def _read(self, chunks: Iterator[bytes]) -> Iterator[Event]:
-        for chunk in chunks:
-            yield from self._stream.feed(chunk)
-        self._stream.end()
+from sandboxd.client.types import CommandInfo, CommandResult, Exit
+from sandboxd.errors import NotFound
+from sandboxd.protocol import DEFAULT_WAIT_S, StdinMode
 
 
 class Commands:
@@ -202,6 +56,7 @@ class Commands:
         timeout: float | None = None,
         stdin: bool = False,
         max_output_bytes: int | None = None,
+        keep: bool = False,
     ) -> CommandHandle: ...
 
     def run(
@@ -218,13 +73,15 @@ class Commands:
         on_stderr: OnOutput | None = None,
         check: bool = True,
         max_output_bytes: int | None = DEFAULT_MAX_OUTPUT_BYTES,
+        keep: bool = False,
     ) -> CommandResult | CommandHandle:
         """Runs a shell command line (str) or a program (sequence), to its end by default.
 
         `timeout` in seconds kills the command's whole tree; None means the daemon's maximum.
         With `check`, an end other than exit code 0 raises `CommandExitError` or
         `CommandTimeout`, both of which carry the result. With `background`, returns a handle at
-        once; `stdin=True` then keeps the input open for `send_stdin`.
+        once; `stdin=True` then keeps the input open for `send_stdin`, and with
+        `keep` the command goes on when the handle's connection is lost or given up.
         """
         if background:
             return self._start(
@@ -236,7 +93,9 @@ class Commands:
                 user=user,
                 timeout_s=timeout,
                 max_output_bytes=max_output_bytes,
+                keep=keep,
             )
+        assert not keep, "keep=True is for background commands"
         assert not isinstance(stdin, bool), "stdin=True is for background commands"
         content = b"" if stdin is None else small(stdin)
         if stdin is None:
@@ -258,17 +117,95 @@ class Commands:
             with handle.feeding(stdin):
                 return handle.wait(on_stdout=on_stdout, on_stderr=on_stderr, check=check)
 
+    def start(
+        self,
+        cmd: str | Sequence[str],
+        *,
+        envs: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        user: str | None = None,
+        timeout: float | None = None,
+        stdin: bool = False,
+    ) -> CommandInfo:
+        """Starts a command that needs no connection: the end of its output is kept, `connect` reads
+        it, `wait` tells how it ended. It never waits for a reader."""
+        return self._transport.call(
+            _command_calls.start_command(
+                self._sandbox_id,
+                cmd,
+                env=envs,
+                cwd=cwd,
+                user=user,
+                timeout_s=timeout,
+                stdin=stdin,
+            )
+        )
+
+    def connect(
+        self,
+        pid: int | None = None,
+        *,
+        exec_id: int | None = None,
+        max_output_bytes: int | None = DEFAULT_MAX_OUTPUT_BYTES,
+    ) -> CommandHandle:
+        """Attaches to a kept command that runs as `pid`, or by its id, also when it has ended: what
+        is kept of its output, then what it writes, then its end."""
+        exec_id = self._exec_id(pid, exec_id)
+        call = _command_calls.attach(self._sandbox_id, exec_id, max_output_bytes=max_output_bytes)
+        return CommandHandle(self._transport, call, None, self._sandbox_id)
+
+    def wait(self, exec_id: int, timeout: float = DEFAULT_WAIT_S) -> Exit:
+        """How a kept command ended. `OperationTimeout` when it has not within `timeout` seconds, at
+        most an hour."""
+        return self._transport.call(
+            _command_calls.wait_command(self._sandbox_id, exec_id, timeout),
+            timeout_s=timeout + WAIT_GRACE_S,
+        )
+
     def list(self) -> list[CommandInfo]:
-        """Commands that run, also those that a fork was born with."""
-        return self._transport.call(_calls.list_commands(self._sandbox_id))
+        """Commands that run, and kept ones that ended lately, also those that a fork was born
+        with."""
+        return self._transport.call(_command_calls.list_commands(self._sandbox_id))
+
+    def get(self, exec_id: int) -> CommandInfo:
+        """One of `list`."""
+        return self._transport.call(_command_calls.get_command(self._sandbox_id, exec_id))
 
     def output(self, exec_id: int, stream: Literal["stdout", "stderr"] = "stdout") -> bytes:
-        """The end of what a command that a fork was born with has written since."""
-        return self._transport.call(_calls.read_output(self._sandbox_id, exec_id, stream))
+        """What is kept of what a kept command has written."""
+        return self._transport.call(_command_calls.read_output(self._sandbox_id, exec_id, stream))
 
     def send_stdin(self, exec_id: int, data: bytes, *, eof: bool = False) -> None:
-        """Writes to the open input of a command that a fork was born with."""
-        self._transport.call(_calls.send_stdin(self._sandbox_id, exec_id, data, eof=eof))
+        """Writes to a command's open input, at its pace."""
+        self._transport.call(
+            _command_calls.send_stdin(self._sandbox_id, exec_id, data, eof=eof), timeout_s=None
+        )
+
+    def close_stdin(self, exec_id: int) -> None:
+        """The command reads end of file."""
+        self.send_stdin(exec_id, b"", eof=True)
+
+    def send_signal(self, exec_id: int, number: int, *, whole_tree: bool = False) -> None:
+        """To the command's leader, or to everything that it started."""
+        self._transport.call(
+            _command_calls.send_signal(self._sandbox_id, exec_id, number, whole_tree=whole_tree)
+        )
+
+    def kill(self, pid: int | None = None, *, exec_id: int | None = None) -> bool:
+        """Kills a command and everything that it started. False if there is none that runs."""
+        try:
+            self.send_signal(self._exec_id(pid, exec_id), signal_numbers.SIGKILL, whole_tree=True)
+        except NotFound:
+            return False
+        return True
+
+    def _exec_id(self, pid: int | None, exec_id: int | None) -> int:
+        if (pid is None) == (exec_id is None):
+            raise ValueError("exactly one of pid and exec_id is needed")
+        if exec_id is not None:
+            return exec_id
+        assert pid is not None
+        return _command_calls.with_pid(self.list(), pid, self._sandbox_id).exec_id
 
     def _start(
         self,
@@ -281,8 +218,9 @@ class Commands:
         user: str | None,
         timeout_s: float | None,
         max_output_bytes: int | None,
+        keep: bool = False,
     ) -> CommandHandle:
-        call = _calls.run_command(
+        call = _command_calls.run_command(
             self._sandbox_id,
             cmd,
             env=envs,
@@ -292,58 +230,6 @@ class Commands:
             stdin=mode,
             inline_stdin=inline_stdin,
             max_output_bytes=max_output_bytes,
+            keep=keep,
         )
         return CommandHandle(self._transport, call, timeout_s, self._sandbox_id)
-
-
-class _Feeder(contextlib.AbstractContextManager[None]):
-    """Sends a command's input from a second thread while the first reads its output.
-
-    One thread for both would deadlock as soon as both pipes are full. The daemon's refusal to
-    take more (the command closed its input, or ended) is not an error, as in a shell; a source
-    that fails kills the command, which would otherwise take a cut input for a whole one.
-    """
-
-    def __init__(self, handle: CommandHandle, data: Data) -> None:
-        self._handle = handle
-        self._data = data
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._feed, name="venus-stdin", daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._thread.join(_FEEDER_PATIENCE_S)
-        if self._failure is not None:
-            raise self._failure from error
-
-    def _feed(self) -> None:
-        try:
-            self._handle.send_stdin(pieces(self._guarded()), eof=True)
-        except _SourceFailed as failure:
-            self._failure = failure.error
-            with contextlib.suppress(VenusError):
-                self._handle.kill()
-        except VenusError:
-            pass
-
-    def _guarded(self) -> Iterator[bytes]:
-        try:
-            yield from pieces(self._data)
-        except Exception as error:
-            raise _SourceFailed(error) from error
-
-
-class _SourceFailed(Exception):
-    """The caller's own source of input raised `error`."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__()
-        # Not left to __cause__, which the transport clears when it raises again.
-        self.error = error

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
-from sandboxd.client import _calls, _template_calls
+from sandboxd.client import _calls, _command_calls, _template_calls
 from sandboxd.client._http import DEFAULT_REQUEST_TIMEOUT_S, Socket
-from sandboxd.client._sync_commands import CommandHandle, Commands
+from sandboxd.client._sync_commands import Commands
 from sandboxd.client._sync_files import Files
+from sandboxd.client._sync_handle import CommandHandle
 from sandboxd.client._sync_transport import SyncTransport
 from sandboxd.client.types import ForkOptions, SandboxInfo, SandboxMetrics, TemplateInfo
 from sandboxd.errors import NotFound, SandboxGone
@@ -82,7 +83,7 @@ class Sandbox:
                 print(command.wait().stdout)
         """
         transport = SyncTransport(socket)
-        call = _calls.start_sandbox(
+        call = _command_calls.start_sandbox(
             cmd,
             options,
             image=image,

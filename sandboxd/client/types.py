@@ -162,16 +162,24 @@ class TemplateInfo(_FromJson):
 
 @dataclass(frozen=True)
 class CommandInfo(_FromJson):
-    """A command that the daemon knows of; `inherited` ones came with a fork."""
+    """A command that the daemon knows of; `inherited` ones came with a fork, of `kept` ones the
+    output can be read."""
 
     exec_id: int
     pid: int
     running: bool
+    argv: list[str] = field(default_factory=list)
+    kept: bool = False
     inherited: bool = False
     exit_code: int | None = None
     signal: int | None = None
+    reason: ExitReason | None = None
     stdout_bytes: int = 0
     stderr_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if self.reason is not None:
+            object.__setattr__(self, "reason", ExitReason(self.reason))
 
 
 @dataclass(frozen=True)
@@ -285,11 +293,14 @@ class DaemonInfo(_FromJson):
 @dataclass(frozen=True)
 class Started(_FromJson):
     """The command runs; `pid` is its number inside the sandbox, which is given where it was made
-    for the command."""
+    for the command. `epoch` and the positions are those of a kept command's output."""
 
     exec_id: int
     pid: int
     sandbox: SandboxInfo | None = None
+    epoch: int | None = None
+    stdout_position: int = 0
+    stderr_position: int = 0
 
     def __post_init__(self) -> None:
         if self.sandbox is not None and not isinstance(self.sandbox, SandboxInfo):
@@ -324,10 +335,12 @@ class Exit(_FromJson):
 
 @dataclass(frozen=True)
 class Output:
-    """A piece of what a command wrote, exactly as it wrote it."""
+    """A piece of what a command wrote, exactly as it wrote it. `lost` bytes came before it, which
+    nobody can have any more."""
 
     stream: str
     data: bytes
+    lost: int = 0
 
 
 @dataclass(frozen=True)
@@ -337,6 +350,8 @@ class CommandResult:
     stdout_bytes: bytes
     stderr_bytes: bytes
     exit: Exit
+    lost_bytes: int = 0
+    """How much of the output of a kept command came too early, or too fast, to be here."""
 
     @functools.cached_property
     def stdout(self) -> str:

@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Final, TypeVar
 
-from sandboxd.api.exec_stream import Client
+from sandboxd.api.frame_stream import Client
 from sandboxd.e2b.connect import Code, ConnectError
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from typing import Any
 from google.protobuf.message import Message
 from starlette.types import Send
 
-from sandboxd.api.exec_stream import Client
+from sandboxd.api.frame_stream import Client
 from sandboxd.e2b import connect
 from sandboxd.e2b.connect import Code, Codec, ConnectError, EnvelopeDecoder
 from sandboxd.e2b.http import ClientGone, Request, answer, answer_json

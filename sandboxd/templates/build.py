@@ -12,7 +12,6 @@ from sandboxd.errors import BuildFailed, VenusError
 from sandboxd.exec_session import RunningExec
 from sandboxd.file_ops import FileTarget
 from sandboxd.images import ImageStore
-from sandboxd.inherited_execs import KEPT_OUTPUT_BYTES
 from sandboxd.sandbox import LiveSandbox
 from sandboxd.service import SandboxService
 from sandboxd.templates import commands
@@ -107,7 +106,7 @@ class TemplateBuilder:
 
     async def _warm_up(self, sandbox: LiveSandbox, warm: WarmCommand, what: str) -> None:
         running = await commands.start(sandbox, warm.argv, OPERATION, None, stream_stdin=True)
-        running.detach(KEPT_OUTPUT_BYTES)
+        running.keep()
         deadline = time.monotonic() + warm.timeout_s
         said = ""
         while True:

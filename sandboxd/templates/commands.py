@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sandboxd.exec_session import DEFAULT_ENVIRONMENT, RunningExec, start_exec
 from sandboxd.init_protocol import ExecRequest, Exited
-from sandboxd.pipes import OutputRing
+from sandboxd.output_ring import OutputRing
 from sandboxd.sandbox import LiveSandbox
 
 KEPT_LOG_BYTES = 4096

@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from sandboxd import _native
 from sandboxd.errors import ForkFailed, errno_text
 from sandboxd.exec_session import RunningExec
-from sandboxd.inherited_execs import KEPT_OUTPUT_BYTES
 from sandboxd.init_link import InitLink, LinkClosed
 from sandboxd.init_protocol import ExecFds, ExecKind, ExecRequest, Exited, Failed
 from sandboxd.pipes import InputPipe, OutputPipe, command_pipe
@@ -111,7 +110,7 @@ class HeldTree:
         finally:
             self.close()
         for running in list(self._sandbox.execs.values()):
-            running.detach(KEPT_OUTPUT_BYTES)
+            running.keep()
 
     def _is_broken(self) -> bool:
         """Somebody killed what waits, from outside or for want of memory on the node."""
@@ -208,6 +207,7 @@ async def _enter(
     nobody holds the other ends but us."""
     running = RunningExec(sandbox, command.exec_id, OPERATION, is_program=True)
     running.pid = command.pid
+    running.is_inherited = True
     if command.pid == 0:
         running.exited = _ended_before(command.exec_id)
     if command.stdin is not None:

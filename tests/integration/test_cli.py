@@ -78,6 +78,9 @@ def test_exec_passes_both_streams_and_the_exit_code(cli: Cli, box: str) -> None:
 def test_exec_passes_options_of_the_command_on(cli: Cli, box: str) -> None:
     assert cli.text("exec", box, "ls", "-d", "--color=never", "/usr") == "/usr"
     assert cli.text("exec", box, "--", "echo", "-e", "--json") == "--json"
+    assert cli.text("exec", "--", box, "echo", "-i") == "-i"
+    assert cli.text("run", "--rm", "echo", "-i") == "-i"
+    cli("exec", box, "--", code=2)
 
 
 def test_exec_with_input_is_binary_exact(cli: Cli, box: str) -> None:
@@ -102,6 +105,55 @@ def test_exec_timeout(cli: Cli, box: str) -> None:
 def test_exec_json(cli: Cli, box: str) -> None:
     result = json.loads(cli("exec", "--json", box, "sh", "-c", "echo o; exit 2", code=2).stdout)
     assert (result["stdout"], result["exit_code"], result["reason"]) == ("o\n", 2, "exited")
+
+
+def test_commands_in_the_background(cli: Cli, box: str) -> None:
+    script = "echo up; read x; echo got $x; exit 6"
+    command = cli.text("exec", "-d", "-i", box, "sh", "-c", script)
+    assert int(command) > 0
+    assert f"sh -c '{script}'" in cli.text("ps", box)
+    cli("wait", "--timeout", "0.1s", box, command, code=124)
+    assert cli("attach", "-i", box, command, stdin=b"word\n", code=6).stdout == b"up\ngot word\n"
+    cli("wait", box, command, code=6)
+    [found] = json.loads(cli.text("ps", "--json", box))
+    assert (found["exec_id"], found["running"], found["exit_code"]) == (int(command), False, 6)
+    assert "exit 6" in cli.text("ps", box)
+    for arguments in (("attach", box, "999"), ("wait", box, "999")):
+        assert b"no such command" in cli(*arguments, code=125).stderr
+    cli("exec", "-d", "--keep", box, "true", code=2)
+
+
+def test_kill_ends_or_signals_a_command(cli: Cli, box: str) -> None:
+    script = "trap 'exit 5' USR1; echo up; while :; do sleep 0.01; done"
+    command = cli.text("exec", "-d", box, "sh", "-c", script)
+    attached = subprocess.Popen([*cli.argv, "attach", box, command], stdout=subprocess.PIPE)
+    assert attached.stdout is not None
+    assert attached.stdout.readline() == b"up\n"
+    cli("kill", "-s", "USR1", box, command)
+    assert attached.wait(30) == 5
+    attached.stdout.close()
+    assert b"no such command" in cli("kill", box, command, code=1).stderr
+    command = cli.text("exec", "-d", box, "sleep", "300")
+    cli("kill", box, command)
+    assert b"killed on request" in cli("wait", box, command, code=137).stderr
+    assert b"no signal" in cli("kill", "-s", "NONSENSE", box, command, code=2).stderr
+
+
+def test_exec_keep_outlives_its_interruption(cli: Cli, box: str) -> None:
+    process = subprocess.Popen(
+        [*cli.argv, "exec", "--keep", box, "sh", "-c", "echo up; until [ -e /tmp/go ]; do :; done"],
+        stdout=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"up\n"
+    process.send_signal(signal.SIGINT)
+    process.stdout.close()
+    assert process.wait(30) == 130
+    [found] = json.loads(cli.text("ps", "--json", box))
+    assert found["running"]
+    cli("exec", box, "touch", "/tmp/go")
+    assert cli("attach", box, str(found["exec_id"])).stdout == b"up\n"
 
 
 def test_run_is_create_and_exec_in_one(cli: Cli) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sandboxd.client import AsyncSandbox, AsyncTemplate, Daemon, ExitReason, Sandbox, Template
-from sandboxd.client._calls import start_sandbox
+from sandboxd.client._command_calls import start_sandbox
 from sandboxd.client._http import encode_request
 from sandboxd.errors import (
     ExecFailed,

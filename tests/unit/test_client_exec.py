@@ -14,7 +14,7 @@ from sandboxd.client import (
     Output,
     VenusError,
 )
-from sandboxd.client._calls import run_command
+from sandboxd.client._command_calls import run_command
 from sandboxd.client._data import pieces
 from sandboxd.client._exec import Event, ExecStream, OutputCollector, checked
 from sandboxd.client.types import CommandResult, Exit, Started

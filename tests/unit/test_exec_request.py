@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 from sandboxd.api.exec_request import (
-    ExecHeader,
     Header,
     Message,
     parse_header,
     parse_run_header,
     read_request,
 )
+from sandboxd.commands import CommandSpec
 from sandboxd.errors import InvalidRequest, TooLarge, VenusError
 from sandboxd.protocol import FrameType, StdinMode, encode_frame, encode_json_frame
 
 
-def parse(body: bytes, piece: int = 1 << 20) -> ExecHeader:
+def parse(body: bytes, piece: int = 1 << 20) -> CommandSpec:
     return parse_as(parse_header, body, piece)
 
 
