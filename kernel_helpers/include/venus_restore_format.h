@@ -149,6 +149,13 @@ static inline size_t vr_pool_report_size(const struct vr_pool_report *report)
     return offsetof(struct vr_pool_report, inodes) + report->count * sizeof report->inodes[0];
 }
 
+/* `size`: how many of its bytes there are. */
+static inline int vr_pool_report_is_whole(const struct vr_pool_report *report, size_t size)
+{
+    return size >= offsetof(struct vr_pool_report, inodes) && report->magic == VR_MAGIC &&
+           report->count <= VR_MAX_POOL_EXTENTS && size == vr_pool_report_size(report);
+}
+
 /* The memfd of init whose first byte it locks (OFD lock) while it works on threads of a fork, and
  * that whoever captures the sandbox locks first. It holds the report, so that a capture knows what
  * the pages of the sandbox stand for when nobody knows its template any more. */

@@ -174,7 +174,10 @@ static ssize_t receive_status(int socket, struct child_failure *failure) {
   if (control && control->cmsg_type == SCM_RIGHTS) {
     int listener;
     memcpy(&listener, CMSG_DATA(control), sizeof listener);
-    pool_adopt(&message.report, listener);
+    if (vr_pool_report_is_whole(&message.report, (size_t)size))
+      pool_adopt(&message.report, listener);
+    else
+      close(listener);
   } else if (size == sizeof *failure) {
     *failure = message.failure;
   }

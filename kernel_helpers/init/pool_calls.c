@@ -367,7 +367,7 @@ void pool_adopt(const struct vr_pool_report *report, int fd) {
   if (gate >= 0)
     pwrite(gate, report, vr_pool_report_size(report), 0);
   identity.device = report->device;
-  identity.count = report->count < VR_MAX_POOL_EXTENTS ? report->count : VR_MAX_POOL_EXTENTS;
+  identity.count = report->count;
   memcpy(identity.inodes, report->inodes, identity.count * sizeof identity.inodes[0]);
   listener = fd;
   /* The caller sleeps as soon as it has woken us: run there and then. Since Linux 6.6. */

@@ -19,10 +19,10 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include "plan_pool.h"
 #include "pool_calls.h"
 #include "sys.h"
 #include "venus_init_protocol.h"
-#include "venus_restore_format.h"
 
 #define SOCKET_FD 0
 
@@ -84,10 +84,6 @@ static int receive_descriptors(const struct vr_start *start) {
   return 0;
 }
 
-static bool in_plan(const struct vr_start *start, uint64_t offset, uint64_t count, uint64_t size) {
-  return offset <= start->plan_bytes && count <= (start->plan_bytes - offset) / size;
-}
-
 static int send_report(int status, const struct vr_pool_report *report, int listener) {
   union {
     struct cmsghdr align;
@@ -111,34 +107,28 @@ static int send_report(int status, const struct vr_pool_report *report, int list
  * has seen it: a call that a signal ended could not be told from one that was carried out. */
 static int install_filter(const struct vr_start *start, uint64_t plan_inode, int status) {
   static struct vr_pool_report report;
-  const struct vr_header *plan = (const struct vr_header *)(uintptr_t)start->base;
-  if (plan->filter_count == 0)
-    return 0;
-  if (!in_plan(start, plan->filter, plan->filter_count, sizeof(struct sock_filter)) ||
-      !in_plan(start, plan->pool, plan->pool_count, sizeof(uint32_t)))
-    return EBADMSG;
-  if (plan->pool_count > VR_MAX_POOL_EXTENTS)
-    return E2BIG;
-  const uint32_t *pool = (const uint32_t *)(uintptr_t)(start->base + plan->pool);
+  struct plan_pool plan;
+  int error = plan_pool_read(start, (const uint8_t *)(uintptr_t)start->base, &plan);
+  if (error || plan.filter_count == 0)
+    return error;
   report.magic = VR_MAGIC;
-  report.count = plan->pool_count;
+  report.count = plan.count;
   report.plan = plan_inode;
-  for (uint32_t i = 0; i < plan->pool_count; i++) {
+  for (uint32_t i = 0; i < plan.count; i++) {
     struct stat file;
-    if (pool[i] >= start->fd_count || fstat((int)(start->first_fd + pool[i]), &file) < 0)
+    if (fstat((int)(start->first_fd + plan_pool_index(&plan, i)), &file) < 0)
       return EBADMSG;
     report.device = file.st_dev;
     report.inodes[i] = file.st_ino;
   }
-  struct sock_fprog program = {
-      .len = (unsigned short)plan->filter_count,
-      .filter = (struct sock_filter *)(uintptr_t)(start->base + plan->filter)};
+  struct sock_fprog program = {.len = plan.filter_count,
+                               .filter = (struct sock_filter *)(uintptr_t)plan.filter};
   int listener = (int)syscall(
       SYS_seccomp, SECCOMP_SET_MODE_FILTER,
       SECCOMP_FILTER_FLAG_NEW_LISTENER | SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, &program);
   if (listener < 0)
     return errno;
-  int error = send_report(status, &report, listener);
+  error = send_report(status, &report, listener);
   close(listener);
   return error;
 }
@@ -150,9 +140,7 @@ int restore_run(int status) {
   int error = receive(&start, sizeof start, none, &count);
   if (error)
     return error;
-  if (start.magic != VR_MAGIC || start.version != VR_VERSION || start.fd_count == 0 ||
-      start.first_fd < VR_MIN_FIRST_FD || start.entry >= start.plan_bytes ||
-      start.plan_bytes < sizeof(struct vr_header))
+  if (!plan_start_is_valid(&start))
     return EBADMSG;
   error = receive_descriptors(&start);
   if (error)

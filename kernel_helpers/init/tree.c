@@ -4,18 +4,12 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <string.h>
 
+#include "stat_line.h"
 #include "sys.h"
 
 #define MAX_PASSES 10
 #define MAX_DEPTH 256
-
-struct process {
-  pid_t parent;
-  pid_t session;
-  char state;
-};
 
 struct linux_dirent64 {
   uint64_t inode;
@@ -25,19 +19,8 @@ struct linux_dirent64 {
   char name[];
 };
 
-static pid_t parse_pid(const char **text) {
-  pid_t value = 0;
-  while (**text == ' ')
-    (*text)++;
-  if (**text < '0' || **text > '9')
-    return -1;
-  while (**text >= '0' && **text <= '9' && value < 100000000)
-    value = value * 10 + *(*text)++ - '0';
-  return value;
-}
-
 /* stat of an open /proc/PID. False when the process is gone. */
-static bool read_process(int proc_dir, struct process *process) {
+static bool read_process(int proc_dir, struct stat_line *process) {
   char text[512];
   int fd = openat(proc_dir, "stat", O_RDONLY | O_CLOEXEC);
   if (fd < 0)
@@ -47,16 +30,7 @@ static bool read_process(int proc_dir, struct process *process) {
   if (size <= 0)
     return false;
   text[size] = 0;
-  /* The name in parentheses may hold anything, also parentheses: fields count from the last. */
-  const char *at = strrchr(text, ')');
-  if (!at || at[1] != ' ' || !at[2])
-    return false;
-  process->state = at[2];
-  at += 3;
-  process->parent = parse_pid(&at);
-  parse_pid(&at); /* process group */
-  process->session = parse_pid(&at);
-  return process->parent >= 0;
+  return stat_parse(text, process);
 }
 
 static int open_process(int proc, pid_t pid) {
@@ -72,7 +46,7 @@ static bool descends_from(int proc, pid_t pid, pid_t ancestor) {
   for (int depth = 0; pid > 1 && depth < MAX_DEPTH; depth++) {
     if (pid == ancestor)
       return true;
-    struct process process;
+    struct stat_line process;
     int fd = open_process(proc, pid);
     bool alive = fd >= 0 && read_process(fd, &process);
     close_fd(&fd);
@@ -94,11 +68,11 @@ static unsigned signal_members(int proc, pid_t leader, int signal_number) {
       const struct linux_dirent64 *entry = (const void *)(entries + at);
       at += entry->size;
       const char *text = entry->name;
-      pid_t pid = parse_pid(&text);
+      pid_t pid = stat_parse_pid(&text);
       if (pid <= 1 || *text || pid == leader)
         continue;
       int fd = open_process(proc, pid);
-      struct process process;
+      struct stat_line process;
       if (fd >= 0 && read_process(fd, &process) && process.state != 'Z' && process.state != 'X' &&
           (process.session == leader || descends_from(proc, process.parent, leader))) {
         sys_pidfd_send_signal(fd, signal_number);

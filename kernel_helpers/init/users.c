@@ -20,13 +20,9 @@ struct lines {
 
 static char buffer[MAX_LINE_SIZE]; /* touched in children only */
 
-static bool lines_open(struct lines *lines, const char *path) {
-  *lines = (struct lines){.fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)};
-  struct stat info;
-  /* A FIFO or device here could hold the exec for ever. */
-  if (lines->fd >= 0 && (fstat(lines->fd, &info) < 0 || !S_ISREG(info.st_mode)))
-    close_fd(&lines->fd);
-  return lines->fd >= 0;
+static bool lines_open(struct lines *lines, int fd) {
+  *lines = (struct lines){.fd = fd};
+  return fd >= 0 && lseek(fd, 0, SEEK_SET) == 0;
 }
 
 /* The next line, NUL terminated in place, or NULL at the end. A longer line than the buffer ends
@@ -96,9 +92,9 @@ static void copy_bounded(char *out, size_t size, const char *text) {
 }
 
 /* Finds the user by name, or by uid when `name` is NULL. */
-static bool find_user(const char *name, struct identity *identity) {
+static bool find_user(int passwd, const char *name, struct identity *identity) {
   struct lines lines;
-  if (!lines_open(&lines, "/etc/passwd"))
+  if (!lines_open(&lines, passwd))
     return false;
   bool found = false;
   char *line;
@@ -116,7 +112,6 @@ static bool find_user(const char *name, struct identity *identity) {
     copy_bounded(identity->home, sizeof identity->home, fields[5]);
     found = true;
   }
-  close(lines.fd);
   return found;
 }
 
@@ -131,9 +126,9 @@ static bool is_member(char *members, const char *name) {
   return false;
 }
 
-static bool find_group(const char *name, gid_t *gid) {
+static bool find_group(int group, const char *name, gid_t *gid) {
   struct lines lines;
-  if (!lines_open(&lines, "/etc/group"))
+  if (!lines_open(&lines, group))
     return false;
   bool found = false;
   char *line;
@@ -142,13 +137,12 @@ static bool find_group(const char *name, gid_t *gid) {
     found = split(line, fields) >= 3 && strcmp(fields[0], name) == 0 &&
             parse_id(fields[2], strlen(fields[2]), gid);
   }
-  close(lines.fd);
   return found;
 }
 
-static void add_member_groups(struct identity *identity) {
+static void add_member_groups(int group, struct identity *identity) {
   struct lines lines;
-  if (!*identity->name || !lines_open(&lines, "/etc/group"))
+  if (!*identity->name || !lines_open(&lines, group))
     return;
   char *line;
   while (identity->group_count < USERS_MAX_GROUPS && (line = lines_next(&lines))) {
@@ -158,10 +152,9 @@ static void add_member_groups(struct identity *identity) {
         is_member(fields[3], identity->name))
       identity->groups[identity->group_count++] = gid;
   }
-  close(lines.fd);
 }
 
-int users_lookup(const char *user, struct identity *identity) {
+int users_lookup_in(const struct user_files *files, const char *user, struct identity *identity) {
   memset(identity, 0, sizeof *identity);
   const char *colon = strchr(user, ':');
   size_t length = colon ? (size_t)(colon - user) : strlen(user);
@@ -173,15 +166,32 @@ int users_lookup(const char *user, struct identity *identity) {
   name[length] = 0;
 
   if (length == 0 || parse_id(name, length, &identity->uid))
-    find_user(NULL, identity);
-  else if (!find_user(name, identity))
+    find_user(files->passwd, NULL, identity);
+  else if (!find_user(files->passwd, name, identity))
     return ENOENT;
 
   if (!group) {
-    add_member_groups(identity);
+    add_member_groups(files->group, identity);
     return 0;
   }
-  if (!parse_id(group, strlen(group), &identity->gid) && !find_group(group, &identity->gid))
+  if (!parse_id(group, strlen(group), &identity->gid) && !find_group(files->group, group, &identity->gid))
     return ENOENT;
   return 0;
+}
+
+/* A FIFO or device here could hold the exec for ever. */
+static int open_regular(const char *path) {
+  int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+  struct stat info;
+  if (fd >= 0 && (fstat(fd, &info) < 0 || !S_ISREG(info.st_mode)))
+    close_fd(&fd);
+  return fd;
+}
+
+int users_lookup(const char *user, struct identity *identity) {
+  struct user_files files = {open_regular("/etc/passwd"), open_regular("/etc/group")};
+  int error = users_lookup_in(&files, user, identity);
+  close_fd(&files.passwd);
+  close_fd(&files.group);
+  return error;
 }

@@ -17,8 +17,16 @@ struct identity {
   char home[USERS_HOME_SIZE];
 };
 
+/* Regular files, from their beginnings; -1: there is none. */
+struct user_files {
+  int passwd;
+  int group;
+};
+
 /* "" root; "1000"; "1000:1000"; "name"; "name:group". A number needs no entry: without one the
  * group is 0 and the home is /. 0, or ENOENT for an unknown name, EINVAL for nonsense. */
+int users_lookup_in(const struct user_files *files, const char *user, struct identity *identity);
+/* In /etc/passwd and /etc/group. */
 int users_lookup(const char *user, struct identity *identity);
 
 #endif

@@ -16,20 +16,28 @@ PyObject* native_refused = nullptr;
 PyObject* tracer_gone = nullptr;
 PyObject* native_error = nullptr;  // owned by the module, which is never unloaded
 
+// Names of a sandbox are any bytes. They are for people to read, and to be sent as text.
+py::object text(const std::string& bytes) {
+  PyObject* decoded =
+      PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "backslashreplace");
+  if (decoded == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(decoded);
+}
+
 void raise(const os::Error& error, PyObject* kind) {
-  py::object instance = py::reinterpret_borrow<py::object>(kind)(error.what());
-  instance.attr("operation") = error.operation();
-  instance.attr("object") = error.object();
+  py::object instance = py::reinterpret_borrow<py::object>(kind)(text(error.what()));
+  instance.attr("operation") = text(error.operation());
+  instance.attr("object") = text(error.object());
   instance.attr("errno") = error.error_number();
   instance.attr("op_index") = error.op_index;
   PyErr_SetObject(kind, instance.ptr());
 }
 
 void raise(const Refused& refused) {
-  py::object instance = py::reinterpret_borrow<py::object>(native_refused)(refused.what());
-  instance.attr("process") = refused.process();
-  instance.attr("object") = refused.object();
-  instance.attr("reason") = refused.reason();
+  py::object instance = py::reinterpret_borrow<py::object>(native_refused)(text(refused.what()));
+  instance.attr("process") = text(refused.process());
+  instance.attr("object") = text(refused.object());
+  instance.attr("reason") = text(refused.reason());
   PyErr_SetObject(native_refused, instance.ptr());
 }
 

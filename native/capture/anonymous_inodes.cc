@@ -1,23 +1,15 @@
 // eventfd, timerfd, signalfd, epoll: all that there is to know stands in fdinfo.
-#include <stdio.h>
 #include <sys/timerfd.h>
 
-#include <sstream>
+#include <algorithm>
+#include <iterator>
 
 #include "capture/descriptors.h"
+#include "capture/proc_lines.h"
 #include "os/checked.h"
 #include "os/proc.h"
 
 namespace venus {
-namespace {
-
-bool parse_time(const std::string &text, uint64_t &seconds, uint64_t &nanoseconds)
-{
-    return sscanf(text.c_str(), "(%lu, %lu)", &seconds, &nanoseconds) == 2;
-}
-
-}  // namespace
-
 OpenFile capture_anonymous_inode(const SeenFile &seen, CaptureState &)
 {
     std::map<std::string, std::string> fields = proc::fields(seen.details);
@@ -32,15 +24,13 @@ OpenFile capture_anonymous_inode(const SeenFile &seen, CaptureState &)
         // A periodic timer that has expired counts on only when somebody asks for it.
         itimerspec ignored;
         checked(timerfd_gettime(seen.file, &ignored), "get the time of", seen.describe());
-        fields = proc::fields(seen.read_details());
+        TimerLines lines = timer_lines(seen.read_details());
         TimerFile timer{};
-        timer.clock = std::stoi(fields.at("clockid"));
+        timer.clock = lines.clock;
         timer.flags = seen.flags;
-        timer.ticks = std::stoull(fields.at("ticks"));
-        timer.settime_flags = static_cast<int>(std::stol(fields.at("settime flags"), nullptr, 8));
-        if (!parse_time(fields.at("it_interval"), timer.spec[0], timer.spec[1]) ||
-            !parse_time(fields.at("it_value"), timer.spec[2], timer.spec[3]))
-            seen.refuse("its fdinfo is not understood");
+        timer.ticks = lines.ticks;
+        timer.settime_flags = lines.settime_flags;
+        std::copy(std::begin(lines.spec), std::end(lines.spec), std::begin(timer.spec));
         return timer;
     }
     if (seen.target == "anon_inode:[signalfd]")

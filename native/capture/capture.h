@@ -1,16 +1,11 @@
 // A live sandbox becomes data: the tree is stopped, read, and let go on.
 #pragma once
 
+#include "capture/lineage.h"
 #include "capture/object_table.h"
 #include "capture/write_tracking.h"
 
 namespace venus {
-
-// What the sandbox was forked from, if it was.
-struct Lineage {
-    std::vector<SealedExtent> extents;
-    std::vector<FileIdentity> plans;
-};
 
 struct CaptureRequest {
     pid_t init_host_pid;

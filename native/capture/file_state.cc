@@ -4,10 +4,10 @@
 #include <linux/magic.h>
 
 #include <algorithm>
-#include <sstream>
 
 #include "capture/descriptors.h"
 #include "capture/id_map.h"
+#include "capture/proc_lines.h"
 #include "os/checked.h"
 #include "os/proc.h"
 
@@ -17,30 +17,6 @@ namespace {
 constexpr int kAsync = 020000;                                          // FASYNC
 constexpr int kGetSignal = 11, kGetOwner = 16, kGetOwnerUids = 17;      // F_GETSIG, F_GETOWN_EX, ...
 constexpr int kOwnerIsThread = 0, kOwnerIsProcess = 1;                  // F_OWNER_*
-
-// A line of fdinfo: "lock: 1: FLOCK  ADVISORY  WRITE 123 fe:00:456 0 EOF".
-struct LockLine {
-    std::string kind, state;
-    bool exclusive;
-    uint64_t start, length;  // 0: to the end
-};
-
-std::vector<LockLine> lock_lines(const SeenFile &seen)
-{
-    constexpr size_t kKind = 2, kState = 3, kAccess = 4, kStart = 7, kEnd = 8;
-    std::vector<LockLine> found;
-    std::istringstream lines(seen.details);
-    for (std::string line; std::getline(lines, line);) {
-        if (!line.starts_with("lock:"))
-            continue;
-        std::vector<std::string> words = proc::words(line);
-        uint64_t start = std::stoull(words.at(kStart));
-        uint64_t length = words.at(kEnd) == "EOF" ? 0 : std::stoull(words.at(kEnd)) - start + 1;
-        found.push_back(
-            {words.at(kKind), words.at(kState), words.at(kAccess) == "WRITE", start, length});
-    }
-    return found;
-}
 
 uint32_t inner_user(const SeenFile &seen, uint32_t host_uid)
 {
@@ -93,7 +69,7 @@ void capture_file_state(const SeenFile &seen, uint32_t object, CaptureState &sta
     FileSignal signal{};
     signal.object = object;
     std::vector<FileLock> locks;
-    for (const LockLine &line : lock_lines(seen)) {
+    for (const LockLine &line : lock_lines(seen.details)) {
         if (line.kind == "FLOCK" || line.kind == "OFDLCK")
             locks.push_back({object, line.kind == "OFDLCK", line.exclusive, line.start, line.length});
         else if (line.kind == "LEASE")
@@ -116,7 +92,7 @@ void capture_file_state(const SeenFile &seen, uint32_t object, CaptureState &sta
 
 void capture_posix_locks(const SeenFile &seen, uint32_t object, DescriptorTable &table)
 {
-    for (const LockLine &line : lock_lines(seen)) {
+    for (const LockLine &line : lock_lines(seen.details)) {
         bool known = std::any_of(table.locks.begin(), table.locks.end(), [&](PosixLock &lock) {
             return lock.object == object && lock.start == line.start && lock.length == line.length;
         });

@@ -10,9 +10,9 @@
 
 #include <algorithm>
 #include <memory>
-#include <sstream>
 
 #include "capture/id_map.h"
+#include "capture/proc_lines.h"
 #include "os/checked.h"
 #include "os/proc.h"
 #include "restore/refused.h"
@@ -163,24 +163,11 @@ private:
 void capture_memory_filesystems(CaptureState &state)
 {
     Walk walk(state);
-    std::map<std::string, std::vector<std::string>> mounts;
-    std::istringstream lines(proc::read_text(proc::path(state.init, "mountinfo")));
-    for (std::string line; std::getline(lines, line);) {
-        // id parent device root mountpoint options [tags] - type source super-options
-        std::vector<std::string> words = proc::words(line);
-        // A later mount at the same place hides the one below from every path.
-        if (words.size() >= 6)
-            mounts[words[4]] = words;
-    }
-    for (const auto &[mountpoint, words] : mounts) {
-        auto dash = std::find(words.begin(), words.end(), "-");
-        if (dash == words.end() || dash + 1 == words.end())
-            continue;
-        const std::string &type = *(dash + 1);
-        bool read_only = words[5].starts_with("ro");
-        if (type == "tmpfs" && !read_only && words[3] == "/")
+    for (const auto &[mountpoint, line] :
+         mount_lines(proc::read_text(proc::path(state.init, "mountinfo")))) {
+        if (line.type == "tmpfs" && !line.read_only && line.root == "/")
             walk.mount(mountpoint);
-        else if (type == "mqueue" &&
+        else if (line.type == "mqueue" &&
                  !proc::list(proc::path(state.init, "root" + mountpoint)).empty())
             throw Refused(kSandbox, mountpoint, "POSIX message queues are not supported yet");
     }

@@ -1,14 +1,13 @@
 // What can only be said when all descriptors of the tree are known.
 #include <linux/kcmp.h>
-#include <stdio.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <sstream>
 
 #include "capture/descriptors.h"
+#include "capture/proc_lines.h"
 #include "restore/refused.h"
 #include "os/proc.h"
 
@@ -18,15 +17,11 @@ namespace {
 void capture_targets(const StoppedProcess &process, pid_t host_tid, const DescriptorTable &table,
                      int epoll_number, EpollFile &epoll)
 {
-    std::istringstream lines(proc::read_text(process.proc_path(
-        "task/" + std::to_string(host_tid) + "/fdinfo/" + std::to_string(epoll_number))));
+    std::string fdinfo = proc::read_text(process.proc_path(
+        "task/" + std::to_string(host_tid) + "/fdinfo/" + std::to_string(epoll_number)));
     std::string object = "descriptor " + std::to_string(epoll_number) + " (epoll)";
     std::map<int, uint32_t> seen_before;
-    for (std::string line; std::getline(lines, line);) {
-        EpollTarget target{};
-        if (sscanf(line.c_str(), "tfd: %d events: %x data: %lx", &target.number, &target.events,
-                   &target.data) != 3)
-            continue;
+    for (const TargetLine &target : target_lines(fdinfo)) {
         // The registration is keyed by file and number: both must still be there to be rebuilt.
         auto at = std::find_if(
             table.descriptors.begin(), table.descriptors.end(),
@@ -39,8 +34,7 @@ void capture_targets(const StoppedProcess &process, pid_t host_tid, const Descri
             throw Refused(process.label, object,
                           "it watches a file that is no longer descriptor " +
                               std::to_string(target.number));
-        target.object = at->object;
-        epoll.targets.push_back(target);
+        epoll.targets.push_back({at->object, target.number, target.events, target.data});
     }
 }
 

@@ -59,9 +59,7 @@ PoolGate::Pool PoolGate::pool() const
     ssize_t got = checked(pread(file_.get(), report.get(), sizeof *report, 0), "read", VR_GATE_NAME);
     if (got == 0)
         return pool;
-    if (static_cast<size_t>(got) < offsetof(vr_pool_report, inodes) || report->magic != VR_MAGIC ||
-        report->count > VR_MAX_POOL_EXTENTS ||
-        static_cast<size_t>(got) != vr_pool_report_size(report.get()))
+    if (!vr_pool_report_is_whole(report.get(), static_cast<size_t>(got)))
         throw os::Error("read", VR_GATE_NAME, EBADMSG);
     pool.plans.push_back({report->device, report->plan});
     for (uint32_t i = 0; i < report->count; i++)

@@ -9,11 +9,11 @@
 #include <sys/wait.h>
 
 #include <map>
-#include <sstream>
 
 #include "capture/id_map.h"
 #include "capture/nameless_files.h"
 #include "capture/paths.h"
+#include "capture/proc_lines.h"
 #include "os/checked.h"
 #include "restore/pool_filter.h"
 #include "restore/refused.h"
@@ -67,30 +67,18 @@ void capture_timers(StoppedProcess &process, StoppedTree &tree, ProcessImage &im
         if (timer.value[2] != 0 || timer.value[3] != 0)
             image.interval_timers.push_back(timer);
     }
-    std::istringstream lines(proc::read_text(process.proc_path("timers")));
-    static const std::map<std::string, int> kinds = {
-        {"signal", SIGEV_SIGNAL}, {"none", SIGEV_NONE}, {"thread", SIGEV_THREAD}};
-    for (std::string line; std::getline(lines, line);) {
+    for (const PosixTimerLines &lines : posix_timer_lines(proc::read_text(process.proc_path("timers")))) {
         PosixTimer timer{};
-        char kind[16], target[8];
-        pid_t host_tid = 0;
-        if (sscanf(line.c_str(), "ID: %d", &timer.id) != 1)
-            throw Refused(process.label, "its timers", "unknown line '" + line + "'");
-        std::getline(lines, line);
-        unsigned long value = 0;
-        sscanf(line.c_str(), "signal: %d/%lx", &timer.signal, &value);
-        timer.value = value;
-        std::getline(lines, line);
-        if (sscanf(line.c_str(), "notify: %15[a-z]/%7[a-z].%d", kind, target, &host_tid) != 3)
-            throw Refused(process.label, "its timers", "unknown line '" + line + "'");
-        std::getline(lines, line);
-        sscanf(line.c_str(), "ClockID: %d", &timer.clock);
-        timer.notify = kinds.at(kind);
-        if (strcmp(target, "tid") == 0) {
+        timer.id = lines.id;
+        timer.signal = lines.signal;
+        timer.value = lines.value;
+        timer.clock = lines.clock;
+        timer.notify = lines.notify;
+        if (lines.host_tid != 0) {
             timer.notify |= SIGEV_THREAD_ID;
             for (const StoppedProcess &other : tree.processes)
                 for (const StoppedThread &thread : other.threads)
-                    if (thread.tracee.tid() == host_tid)
+                    if (thread.tracee.tid() == lines.host_tid)
                         timer.thread = thread.tid;
         }
         require(process,

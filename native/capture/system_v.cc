@@ -14,9 +14,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <sstream>
 
 #include "capture/id_map.h"
+#include "capture/proc_lines.h"
 #include "capture/semaphore_undo.h"
 #include "os/checked.h"
 #include "os/proc.h"
@@ -36,19 +36,7 @@ using Row = std::map<std::string, std::string>;
 
 std::vector<Row> list(const char *kind)
 {
-    std::istringstream lines(proc::read_text(std::string("/proc/sysvipc/") + kind));
-    std::string line;
-    std::getline(lines, line);
-    std::vector<std::string> names = proc::words(line);
-    std::vector<Row> rows;
-    while (std::getline(lines, line)) {
-        std::vector<std::string> words = proc::words(line);
-        Row row;
-        for (size_t i = 0; i < std::min(names.size(), words.size()); i++)
-            row[names[i]] = words[i];
-        rows.push_back(std::move(row));
-    }
-    return rows;
+    return table_rows(proc::read_text(std::string("/proc/sysvipc/") + kind));
 }
 
 class Reader {

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include <algorithm>
 #include <type_traits>
 
 #include "os/error.h"
@@ -256,7 +257,8 @@ std::vector<uint32_t> pool_extents(const Bytes &plan, size_t extents)
     if (own.pool > plan.size() || own.pool_count > (plan.size() - own.pool) / sizeof(uint32_t))
         refuse("plan that lists extents behind its end");
     std::vector<uint32_t> indices(own.pool_count);
-    memcpy(indices.data(), plan.data() + own.pool, indices.size() * sizeof(uint32_t));
+    std::copy_n(plan.data() + own.pool, indices.size() * sizeof(uint32_t),
+                reinterpret_cast<uint8_t *>(indices.data()));
     for (uint32_t index : indices)
         if (index >= extents)
             refuse("plan that lists extent " + std::to_string(index) + " of " +

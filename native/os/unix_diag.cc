@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "os/checked.h"
@@ -21,42 +22,49 @@ namespace {
 constexpr int kShutdownAttribute = 6;  // UNIX_DIAG_SHUTDOWN
 constexpr uint32_t kAllStates = ~0u;
 
-UnixSocketState parse(const unix_diag_msg *message, size_t bytes)
+// What follows the head of an attribute, as far as it is there.
+template <typename Value>
+Value value_of(const nlattr &head, const uint8_t *value)
 {
-    UnixSocketState found{};
-    found.state = message->udiag_state;
-    auto *attribute = reinterpret_cast<const nlattr *>(message + 1);
-    size_t left = bytes - sizeof *message;
-    while (left >= sizeof *attribute && attribute->nla_len >= sizeof *attribute &&
-           attribute->nla_len <= left) {
-        const void *value = attribute + 1;
-        if (attribute->nla_type == UNIX_DIAG_PEER) {
-            uint32_t inode;
-            memcpy(&inode, value, sizeof inode);
-            found.peer = inode;
-        } else if (attribute->nla_type == UNIX_DIAG_RQLEN) {
-            unix_diag_rqlen lengths;
-            memcpy(&lengths, value, sizeof lengths);
-            found.read_queue = lengths.udiag_rqueue;
-            (found.state == TCP_LISTEN ? found.backlog : found.unread) = lengths.udiag_wqueue;
-        } else if (attribute->nla_type == UNIX_DIAG_ICONS) {
-            std::vector<uint32_t> inodes((attribute->nla_len - sizeof *attribute) /
-                                         sizeof(uint32_t));
-            memcpy(inodes.data(), value, inodes.size() * sizeof inodes[0]);
-            found.waiting.assign(inodes.begin(), inodes.end());
-        } else if (attribute->nla_type == kShutdownAttribute) {
-            found.shutdown = *static_cast<const uint8_t *>(value);
-        }
-        size_t step = (attribute->nla_len + 3u) & ~size_t{3};
-        if (step >= left)
-            break;
-        left -= step;
-        attribute = reinterpret_cast<const nlattr *>(reinterpret_cast<const char *>(attribute) + step);
-    }
+    Value found{};
+    memcpy(&found, value, std::min(sizeof found, head.nla_len - sizeof head));
     return found;
 }
 
 }  // namespace
+
+UnixSocketState parse_unix_socket(const uint8_t *bytes, size_t size)
+{
+    UnixSocketState found{};
+    unix_diag_msg message{};
+    memcpy(&message, bytes, std::min(sizeof message, size));
+    found.state = message.udiag_state;
+    found.inode = message.udiag_ino;
+    for (size_t at = sizeof message; at + sizeof(nlattr) <= size;) {
+        nlattr head;
+        memcpy(&head, bytes + at, sizeof head);
+        if (head.nla_len < sizeof head || head.nla_len > size - at)
+            break;
+        const uint8_t *value = bytes + at + sizeof head;
+        if (head.nla_type == UNIX_DIAG_PEER) {
+            found.peer = value_of<uint32_t>(head, value);
+        } else if (head.nla_type == UNIX_DIAG_RQLEN) {
+            auto lengths = value_of<unix_diag_rqlen>(head, value);
+            found.read_queue = lengths.udiag_rqueue;
+            (found.state == TCP_LISTEN ? found.backlog : found.unread) = lengths.udiag_wqueue;
+        } else if (head.nla_type == UNIX_DIAG_ICONS) {
+            for (size_t i = sizeof head; i + sizeof(uint32_t) <= head.nla_len; i += sizeof(uint32_t)) {
+                uint32_t inode;
+                memcpy(&inode, bytes + at + i, sizeof inode);
+                found.waiting.push_back(inode);
+            }
+        } else if (head.nla_type == kShutdownAttribute) {
+            found.shutdown = value_of<uint8_t>(head, value);
+        }
+        at += NLA_ALIGN(head.nla_len);
+    }
+    return found;
+}
 
 void enter_network_namespace(int pid)
 {
@@ -91,9 +99,10 @@ std::map<uint64_t, UnixSocketState> list_unix_sockets()
                 return found;
             if (header->nlmsg_type == NLMSG_ERROR)
                 throw os::Error("list", "Unix sockets", EIO);
-            auto *message = static_cast<const unix_diag_msg *>(NLMSG_DATA(header));
-            found[message->udiag_ino] =
-                parse(message, header->nlmsg_len - NLMSG_LENGTH(0));
+            UnixSocketState state = parse_unix_socket(
+                static_cast<const uint8_t *>(NLMSG_DATA(header)), header->nlmsg_len - NLMSG_LENGTH(0));
+            uint64_t inode = state.inode;
+            found[inode] = std::move(state);
         }
     }
 }

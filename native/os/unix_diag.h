@@ -1,6 +1,7 @@
 // What the kernel knows of the Unix sockets of a network namespace.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <vector>
@@ -8,6 +9,7 @@
 namespace venus {
 
 struct UnixSocketState {
+    uint64_t inode;
     int state;            // TCP_ESTABLISHED, TCP_LISTEN, ...
     uint64_t peer;        // inode; 0: none
     uint32_t read_queue;  // listening: connections that wait
@@ -17,6 +19,8 @@ struct UnixSocketState {
     int shutdown;         // bit 0: cannot receive, bit 1: cannot send
 };
 
+// One answer of the kernel: struct unix_diag_msg and its attributes. Pure.
+UnixSocketState parse_unix_socket(const uint8_t *bytes, size_t size);
 // By inode, of the calling thread's network namespace.
 std::map<uint64_t, UnixSocketState> list_unix_sockets();
 // Irrevocable: for threads that end afterwards.

@@ -13,7 +13,7 @@ namespace {
 // arch/x86/include/uapi/asm/sigcontext.h and ucontext.h
 constexpr uint32_t kXstateMagic1 = 0x46505853, kXstateMagic2 = 0x46505845;
 constexpr uint64_t kFrameFlags = 1 | 2 | 4;  // FP_XSTATE, SIGCONTEXT_SS, STRICT_RESTORE_SS
-constexpr size_t kXsaveHeaderOffset = 512, kSoftwareBytesOffset = 464;
+constexpr size_t kSoftwareBytesOffset = 464;
 constexpr size_t kXstateAlignment = 64;
 constexpr uint8_t kSystemCall[] = {0x0f, 0x05};
 // mov r64, imm64 for the register of system call argument n

@@ -7,6 +7,8 @@
 #include <exception>
 
 #include "os/checked.h"
+#include "tracer/capture_notes.h"
+#include "tracer/template_messages.h"
 
 namespace venus {
 namespace {

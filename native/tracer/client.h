@@ -3,6 +3,7 @@
 
 #include <map>
 
+#include "capture/template.h"
 #include "tracer/messages.h"
 
 namespace venus {

@@ -1,6 +1,5 @@
 #include "tracer/messages.h"
 
-#include <string.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -10,6 +9,8 @@ namespace {
 
 constexpr size_t kMaxBodyBytes = 16 << 20;
 constexpr size_t kMaxFds = 16384;
+// So much room at a time is made for a body: what a head says need not come.
+constexpr size_t kBodyPiece = 65536;
 
 struct Head {
     uint32_t kind, fds;
@@ -68,7 +69,7 @@ void Message::take(void *into, size_t size)
 {
     if (size > body.size() - at_)
         bad_message("it is too short");
-    memcpy(into, body.data() + at_, size);
+    std::copy_n(body.data() + at_, size, static_cast<uint8_t *>(into));
     at_ += size;
 }
 
@@ -124,96 +125,27 @@ Message receive_message(int socket, const std::string &peer)
         if (head.body_bytes > kMaxBodyBytes || head.fds > kMaxFds)
             bad_message("it is too large");
         Message message(static_cast<MessageKind>(head.kind));
-        message.body.resize(head.body_bytes);
-        receive_whole(socket, message.body.data(), message.body.size(), peer);
+        while (message.body.size() < head.body_bytes) {
+            size_t at = message.body.size();
+            message.body.resize(std::min<size_t>(head.body_bytes, at + kBodyPiece));
+            receive_whole(socket, message.body.data() + at, message.body.size() - at, peer);
+        }
         while (message.received.size() < head.fds) {
             char byte;
+            size_t before = message.received.size();
             if (os::receive_with_fds(socket, &byte, 1, message.received, peer) == 0)
                 throw PeerGone(peer);
+            if (message.received.size() == before)
+                bad_message("a batch of descriptors is empty");
         }
+        if (message.received.size() > head.fds)
+            bad_message("it has more descriptors than it says");
         return message;
     } catch (const os::Error &error) {
         if (is_gone(error))
             throw PeerGone(peer);
         throw;
     }
-}
-
-void put_lineage(Message &message, const Lineage &lineage)
-{
-    message.put(lineage.extents.size());
-    for (const SealedExtent &extent : lineage.extents) {
-        message.put(extent.size);
-        message.put(extent.anonymous);
-        message.to_send.push_back(extent.fd.get());
-    }
-    message.put(lineage.plans.size());
-    for (const FileIdentity &plan : lineage.plans) {
-        message.put(plan.device);
-        message.put(plan.inode);
-    }
-}
-
-Lineage take_lineage(Message &message)
-{
-    Lineage lineage;
-    for (uint64_t left = message.number(); left > 0; left--) {
-        uint64_t size = message.number();
-        bool anonymous = message.number();
-        os::UniqueFd fd(message.take_fd());
-        FileIdentity identity = identity_of(fd.get());
-        lineage.extents.push_back({std::move(fd), size, identity, true, anonymous, {}});
-    }
-    for (uint64_t left = message.number(); left > 0; left--) {
-        uint64_t device = message.number();
-        lineage.plans.push_back({device, message.number()});
-    }
-    return lineage;
-}
-
-void put_template(Message &message, const Template &captured)
-{
-    Bytes header = captured.save(false);
-    message.put(std::string(header.begin(), header.end()));
-    std::vector<int> descriptors = captured.descriptors();
-    message.to_send.insert(message.to_send.end(), descriptors.begin(), descriptors.end());
-    for (const std::vector<PageRun> &runs : captured.huge_runs()) {
-        message.put(runs.size());
-        for (const PageRun &run : runs) {
-            message.put(run.start);
-            message.put(run.end);
-        }
-    }
-    message.put(captured.times_ms().size());
-    for (const auto &[name, milliseconds] : captured.times_ms()) {
-        message.put(name);
-        message.put(static_cast<uint64_t>(milliseconds * 1e6));
-    }
-}
-
-Template take_template(Message &message)
-{
-    std::string header = message.text();
-    std::vector<os::UniqueFd> owned;
-    std::vector<int> descriptors;
-    while (message.fds_left() > 0) {
-        owned.emplace_back(message.take_fd());
-        descriptors.push_back(owned.back().get());
-    }
-    Template loaded = Template::load({header.begin(), header.end()}, descriptors, false);
-    std::vector<std::vector<PageRun>> huge(descriptors.size() - 1);
-    for (std::vector<PageRun> &runs : huge)
-        for (uint64_t left = message.number(); left > 0; left--) {
-            uint64_t start = message.number();
-            runs.push_back({start, message.number()});
-        }
-    std::map<std::string, double> times;
-    for (uint64_t left = message.number(); left > 0; left--) {
-        std::string name = message.text();
-        times[name] = static_cast<double>(message.number()) / 1e6;
-    }
-    loaded.remember(std::move(huge), std::move(times));
-    return loaded;
 }
 
 Message failure_message(const os::Error &error)

@@ -7,10 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "capture/capture.h"
-#include "capture/template.h"
 #include "os/error.h"
 #include "os/fd.h"
+#include "restore/image.h"
 #include "restore/refused.h"
 
 namespace venus {
@@ -62,11 +61,6 @@ private:
 void send_message(int socket, const Message &message, const std::string &peer);
 Message receive_message(int socket, const std::string &peer);
 
-void put_lineage(Message &message, const Lineage &lineage);
-Lineage take_lineage(Message &message);
-// Descriptors of the template are borrowed until the message is sent.
-void put_template(Message &message, const Template &captured);
-Template take_template(Message &message);
 Message failure_message(const os::Error &error);
 Message refusal_message(const Refused &refused);
 // Throws what kRefused or kFailed stand for.

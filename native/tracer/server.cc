@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include "os/checked.h"
+#include "tracer/capture_notes.h"
+#include "tracer/template_messages.h"
 
 namespace venus {
 namespace {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "capture/write_tracking.h"
+#include "capture/template.h"
 #include "tracer/messages.h"
 
 namespace venus {

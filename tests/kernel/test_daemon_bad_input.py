@@ -10,7 +10,7 @@ import pytest
 
 from sandboxd.api.app import MAX_JSON_BODY_BYTES
 from sandboxd.client import Sandbox
-from sandboxd.errors import ERROR_CLASSES
+from sandboxd.errors import ERROR_CLASSES, SnapshotRefused
 from sandboxd.protocol import FrameType, encode_frame, encode_json_frame
 from tests.support.daemon import DaemonProcess
 from tests.support.raw_http import request
@@ -257,3 +257,20 @@ def test_the_openapi_document_describes_every_route_and_error(daemon: DaemonProc
                 assert answer["content"]["application/json"]["schema"] == reference, name
     for name in ("POST /v1/run", f"POST {one}/exec"):
         assert "application/vnd.venus.frames" in json.dumps(operations[name])
+
+
+_LEASE_OF_A_NAME_THAT_IS_NO_TEXT = """
+import fcntl, os, time
+file = os.open(b"/tmp/\\xff", os.O_CREAT | os.O_RDWR)
+fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+if os.fork() == 0:
+    os.closerange(0, 3)
+    time.sleep(1000)
+"""
+
+
+def test_a_refusal_names_what_is_no_text(sandbox: Sandbox) -> None:
+    sandbox.commands.run(["python3", "-c", _LEASE_OF_A_NAME_THAT_IS_NO_TEXT])
+    with pytest.raises(SnapshotRefused) as refused:
+        sandbox.snapshot()
+    assert r"/tmp/\xff" in str(refused.value.cause)
