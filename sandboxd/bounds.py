@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 
 from sandboxd.config import Config
 from sandboxd.errors import InvalidRequest, Unsupported
+from sandboxd.images.documents import ImageDefaults
 from sandboxd.launch import Limits
 
 MIB = 1 << 20
@@ -33,6 +35,15 @@ class CreateOptions:
     labels: dict[str, str] = field(default_factory=dict)
     ephemeral: bool = False
     """It goes with the command that it is made for, or with who waits for that."""
+
+    def over(self, image: ImageDefaults) -> CreateOptions:
+        """What holds in a sandbox of that image: its own, where nothing else is asked for."""
+        return dataclasses.replace(
+            self,
+            env={**image.env, **self.env},
+            cwd=self.cwd or image.cwd,
+            user=self.user or image.user,
+        )
 
 
 def checked_limits(config: Config, options: CreateOptions, *, limits_disk: bool) -> Limits:

@@ -96,6 +96,10 @@ class Config:
     max_exec_output_bytes: int = 1 << 50
     """Upper bound, and default, of `max_output_bytes`; what is beyond is drained and counted."""
     max_upload_bytes: int = 64 * GIB
+    max_image_bytes: int = 64 * GIB
+    """Unpacked, all layers together."""
+    max_image_entries: int = 10_000_000
+    max_image_layers: int = 512
     create_timeout_s: float = 60.0
     """How long one create may wait in the queue."""
     e2b_address: str = ""

@@ -208,7 +208,10 @@ class Creation:
         await self._preparation.complete(made)
         sandbox, launched, template = made.sandbox, made.sandbox.launched, wanted.shape.template
         assert launched is not None
-        limits, options, ttl_s = wanted.shape.limits, wanted.options, wanted.ttl_s
+        limits, ttl_s = wanted.shape.limits, wanted.ttl_s
+        options = wanted.options
+        if template is None:
+            options = options.over(self._launcher.images.defaults(options.image))
         record = SandboxRecord(
             sandbox_id=sandbox.sandbox_id,
             image=options.image,

@@ -24,7 +24,7 @@ from sandboxd.cgroups import CgroupLimits, mounted_backend
 from sandboxd.config import Config
 from sandboxd.errors import Conflict, InternalError, errno_text
 from sandboxd.id_ranges import IdRanges
-from sandboxd.images import ImageStore
+from sandboxd.images import ImageBounds, ImageStore
 from sandboxd.init_protocol import encode_plan
 from sandboxd.isolation.plan import IsolationSpec, exec_policy, setup_ops
 from sandboxd.isolation.seccomp import compile_filter
@@ -69,7 +69,10 @@ class Launcher:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._volumes = choose_store(config)
-        self.images = ImageStore(self._volumes)
+        self.images = ImageStore(
+            self._volumes,
+            ImageBounds(config.max_image_bytes, config.max_image_entries, config.max_image_layers),
+        )
         self.layers = LayerStore(self._volumes)
         self._cgroups = mounted_backend(config.cgroup_parent)
         self._ids = IdRanges(config.state_dir / "id_ranges.json", config.id_base)

@@ -33,8 +33,6 @@ LabelValue = Annotated[str, StringConstraints(max_length=1024)]
 EnvName = Annotated[str, StringConstraints(pattern=r"^[^=\x00]{1,256}$")]
 EnvValue = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=128 * 1024)]
 UserName = Annotated[str, StringConstraints(pattern=r"^[^\x00/]{0,128}$")]
-Suite = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{0,63}$")]
-PackageName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9+.:-]{1,127}$")]
 AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/[^\x00]*$", max_length=4095)]
 
 
@@ -145,38 +143,6 @@ class SandboxMetrics(Body):
     disk_bytes: int | None
     oom_kills: int
     execs_running: int
-
-
-class ImageInfo(Body):
-    """An image in the store."""
-
-    name: str
-    digest: str = Field(description="of the stream that it was made from; empty: a directory")
-    size_bytes: int
-    created_at: float
-
-
-class ImageList(Body):
-    """All images of the node."""
-
-    images: list[ImageInfo]
-
-
-class ImportImageRequest(Body):
-    """A directory on the host to copy an image from; root only."""
-
-    path: AbsolutePath
-
-
-class BuildBaseRequest(Body):
-    """A Debian base image to build with mmdebstrap; root only."""
-
-    suite: Suite | None = Field(default=None, description="null: the current stable release")
-    packages: list[PackageName] | None = Field(
-        default=None,
-        max_length=512,
-        description="on top of the minimal base; null: python3-minimal, procps",
-    )
 
 
 class Health(Body):

@@ -16,7 +16,7 @@ from fastapi import Path as PathParameter
 from fastapi.responses import StreamingResponse
 from starlette.requests import ClientDisconnect
 
-from sandboxd.api import models
+from sandboxd.api import models_images
 from sandboxd.api.context import ApiContext, Context, CurrentPeer, error_answers
 from sandboxd.api.peer import require_root
 from sandboxd.errors import Conflict, InternalError, VenusError
@@ -31,12 +31,18 @@ _MAX_QUEUED_LINES = 10_000
 Name = Annotated[str, PathParameter(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 
 
-def _info(image: Image) -> models.ImageInfo:
-    return models.ImageInfo(
+def _info(image: Image) -> models_images.ImageInfo:
+    return models_images.ImageInfo(
         name=image.name,
         digest=image.digest or "",
+        source=image.source,
         size_bytes=image.size_bytes,
         created_at=image.created_at,
+        env=image.defaults.env,
+        cwd=image.defaults.cwd,
+        user=image.defaults.user,
+        entrypoint=list(image.defaults.entrypoint),
+        command=list(image.defaults.command),
     )
 
 
@@ -45,10 +51,10 @@ async def _in_thread(context: ApiContext, call: Callable[[], _T]) -> _T:
 
 
 @router.get("", operation_id="list_images", responses=error_answers())
-async def list_images(context: Context, _peer: CurrentPeer) -> models.ImageList:
+async def list_images(context: Context, _peer: CurrentPeer) -> models_images.ImageList:
     """All images of this node."""
     images = await _in_thread(context, context.images.list)
-    return models.ImageList(images=[_info(each) for each in images])
+    return models_images.ImageList(images=[_info(each) for each in images])
 
 
 class _UploadReader:
@@ -85,8 +91,9 @@ class _UploadReader:
 )
 async def put_image(
     request: Request, name: Name, context: Context, peer: CurrentPeer
-) -> models.ImageInfo:
-    """Import a tar of a root file system, extracted as it comes. Root only."""
+) -> models_images.ImageInfo:
+    """Import a tar of a root file system, extracted as it comes; or of an OCI layout or of
+    `docker save`, detected by what it holds. Root only."""
     require_root(peer, "import image", name)
     read_end, write_end = os.pipe2(os.O_CLOEXEC)
     reader, pipe = _UploadReader(read_end), InputPipe(write_end)
@@ -119,9 +126,9 @@ async def put_image(
     "/{name}/import", operation_id="import_image", responses=error_answers(400, 404, 409, 507)
 )
 async def import_image(
-    name: Name, body: models.ImportImageRequest, context: Context, peer: CurrentPeer
-) -> models.ImageInfo:
-    """Copy a root file system from a directory of the host. Root only."""
+    name: Name, body: models_images.ImportImageRequest, context: Context, peer: CurrentPeer
+) -> models_images.ImageInfo:
+    """Import a root file system, or an OCI layout, from a directory of the host. Root only."""
     require_root(peer, "import image", name)
     return _info(
         await _in_thread(context, lambda: context.images.import_directory(name, Path(body.path)))
@@ -141,7 +148,7 @@ async def import_image(
     response_class=StreamingResponse,
 )
 async def build_base(
-    name: Name, body: models.BuildBaseRequest, context: Context, peer: CurrentPeer
+    name: Name, body: models_images.BuildBaseRequest, context: Context, peer: CurrentPeer
 ) -> StreamingResponse:
     """Build a Debian base image with mmdebstrap, from the host's network. Root only."""
     require_root(peer, "build image", name)

@@ -43,9 +43,10 @@ def _row(info: ImageInfo) -> tuple[str, ...]:
 @click.argument("source", type=click.Path(exists=True, allow_dash=True))
 @click.pass_obj
 def import_image(socket: str, name: str, source: str) -> None:
-    """Make an image from a root filesystem: a tar (- for standard input), or a directory.
+    """Make an image from a file (- for standard input) or a directory.
 
-    For root only. A directory is copied by the daemon, so it must lie on the daemon's host.
+    It may be a root filesystem, an OCI layout, or what docker save writes; which one is told by
+    what it holds. For root only. A directory is read by the daemon, so it must lie on its host.
     """
     with Daemon(socket) as daemon:
         if source == "-":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
@@ -39,10 +40,16 @@ class AsyncDaemon:
         return await self._transport.call(_image_calls.list_images())
 
     async def import_image_tar(self, name: str, tar: AsyncData) -> ImageInfo:
-        """Sends the tar of a root filesystem, in pieces. For root only."""
+        """Sends the tar of a root filesystem, of an OCI layout or of `docker save`, in pieces. For
+        root only."""
         return await self._transport.call(
             _image_calls.put_image(name), content=async_pieces(tar), timeout_s=None
         )
+
+    async def import_image_directory(self, name: str, path: str | os.PathLike[str]) -> ImageInfo:
+        """Copies a root filesystem, or an OCI layout, on the daemon's host. For root only."""
+        absolute = os.path.abspath(path)  # noqa: ASYNC240
+        return await self._transport.call(_image_calls.import_image(name, absolute), timeout_s=None)
 
     async def remove_image(self, name: str) -> None:
         await self._transport.call(_image_calls.remove_image(name))

@@ -43,13 +43,14 @@ class Daemon:
         return self._transport.call(_image_calls.list_images())
 
     def import_image_tar(self, name: str, tar: Data) -> ImageInfo:
-        """Sends the tar of a root filesystem, in pieces. For root only."""
+        """Sends the tar of a root filesystem, of an OCI layout or of `docker save`, in pieces. For
+        root only."""
         return self._transport.call(
             _image_calls.put_image(name), content=pieces(tar), timeout_s=None
         )
 
     def import_image_directory(self, name: str, path: str | os.PathLike[str]) -> ImageInfo:
-        """Copies a directory on the daemon's host; For root only."""
+        """Copies a root filesystem, or an OCI layout, on the daemon's host. For root only."""
         return self._transport.call(
             _image_calls.import_image(name, os.path.abspath(path)), timeout_s=None
         )

@@ -265,12 +265,23 @@ class FileListing:
 
 @dataclass(frozen=True)
 class ImageInfo(_FromJson):
-    """An image in the daemon's store."""
+    """An image in the daemon's store. `env`, `cwd` and `user` are the defaults of its sandboxes;
+    `entrypoint` and `command` are what an archived image says, and never run."""
 
     name: str
     digest: str = ""
     size_bytes: int = 0
     created_at: float = 0.0
+    source: str = ""
+    env: dict[str, str] = field(default_factory=dict)
+    cwd: str = ""
+    user: str = ""
+    entrypoint: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("entrypoint", "command"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sandboxd.images.bounds import ImageBounds
 from sandboxd.images.store import Image, ImageStore
 
-__all__ = ["Image", "ImageStore"]
+__all__ = ["Image", "ImageBounds", "ImageStore"]

@@ -5,6 +5,9 @@ tree's own descriptor, component by component, and no symbolic link is followed:
 link is an error, wherever the link points. Ownership is kept as plain numbers; ids that no sandbox
 can map are an error. Device nodes and sockets are left out (a sandbox has its own /dev), and so are
 extended attributes (file capabilities have no effect under no_new_privs).
+
+An entry replaces an earlier one of its name. A directory that something else replaces goes with all
+that is in it where the tree is made of layers; in a single archive that is an error.
 """
 
 from __future__ import annotations
@@ -12,10 +15,13 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
-from sandboxd.errors import InvalidRequest
+from sandboxd.errors import InvalidRequest, TooLarge
+from sandboxd.images.streams import CHUNK_BYTES
+from sandboxd.storage.tree_removal import remove_tree
 
 MAX_ID = 65535
 MAX_DEPTH = 256
@@ -36,10 +42,20 @@ class Metadata:
     mtime_s: float
 
 
+class Content(Protocol):
+    """Where the bytes of a file come from."""
+
+    def read(self, size: int, /) -> bytes | None: ...
+
+
 class TreeWriter:
     """Writes below one directory. Use as a context manager; not for several threads."""
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(
+        self, root: str | os.PathLike[str], max_entries: int, *, layered: bool = False
+    ) -> None:
+        self._max_entries = max_entries
+        self._layered = layered
         self._root_fd = os.open(root, _DIRECTORY)
         self._parent: tuple[str, ...] = ()
         self._parent_fd = self._root_fd
@@ -59,12 +75,9 @@ class TreeWriter:
     def finish(self) -> None:
         """Set what only the last write may set."""
         for parts, mtime_s in self._directory_times.items():
-            directory_fd = self._walk(parts, create=False) if parts else self._root_fd
-            try:
-                os.utime(directory_fd, (mtime_s, mtime_s))
-            finally:
-                if directory_fd != self._root_fd:
-                    os.close(directory_fd)
+            with self._directory(parts) as directory_fd:
+                if directory_fd is not None:  # a later layer may have removed it
+                    os.utime(directory_fd, (mtime_s, mtime_s))
 
     def directory(self, path: str, metadata: Metadata) -> None:
         """A directory; an existing one gets the new metadata."""
@@ -92,16 +105,18 @@ class TreeWriter:
         if parts in self._directory_times or len(self._directory_times) < MAX_DIRECTORY_TIMES:
             self._directory_times[parts] = metadata.mtime_s
 
-    def file(self, path: str, metadata: Metadata, fill: Callable[[int], int]) -> None:
-        """A regular file; `fill` writes its bytes to the descriptor and returns their number."""
+    def file(self, path: str, metadata: Metadata, content: Content) -> int:
+        """A regular file; returns how many bytes it has."""
         parent_fd, name = self._place(path, metadata)
         file_fd = os.open(name, _NEW_FILE, 0o600, dir_fd=parent_fd)
         try:
-            self.size_bytes += fill(file_fd)
+            size_bytes = _copy(content, file_fd)
             _set_owner_and_mode(file_fd, metadata)
             os.utime(file_fd, (metadata.mtime_s, metadata.mtime_s))
         finally:
             os.close(file_fd)
+        self.size_bytes += size_bytes
+        return size_bytes
 
     def symbolic_link(self, path: str, metadata: Metadata, target: str) -> None:
         """A symbolic link; the target is data, whatever it says."""
@@ -141,6 +156,31 @@ class TreeWriter:
         # Safe although it follows links: the name was made here, by the only writer of the tree.
         os.chmod(name, stat.S_IMODE(metadata.mode), dir_fd=parent_fd)
 
+    def remove(self, path: str) -> None:
+        """What earlier layers have there goes, with all that is in it; it need not be there."""
+        self._count_one()
+        parts = _parts(path)
+        if not parts:
+            raise _refused(path, "the root cannot be removed")
+        self._leave_parent()  # it may go, too
+        with self._directory(parts[:-1]) as parent_fd:
+            if parent_fd is not None:
+                remove_tree(parent_fd, parts[-1])
+
+    def empty(self, path: str) -> None:
+        """All that earlier layers have in a directory goes; it need not be there."""
+        self._count_one()
+        self._leave_parent()
+        with self._directory(_parts(path)) as directory_fd:
+            if directory_fd is not None:
+                for name in os.listdir(directory_fd):
+                    remove_tree(directory_fd, name)
+
+    def make_missing_directory(self, path: str) -> None:
+        """As `mkdir -p`, but where a link or a file is in the way it stays so."""
+        with contextlib.suppress(InvalidRequest):
+            os.close(self._walk(_parts(path), create=True))
+
     def _place(self, path: str, metadata: Metadata) -> tuple[int, str]:
         """The directory and the free name for a new entry; an earlier one of that name goes."""
         parts = _parts(path)
@@ -150,15 +190,25 @@ class TreeWriter:
         parent_fd, name = self._enter(parts)
         existing = _lstat(parent_fd, name)
         if existing is not None:
-            if stat.S_ISDIR(existing.st_mode):
+            if stat.S_ISDIR(existing.st_mode) and not self._layered:
                 raise _refused(path, "it replaces a directory")
-            os.unlink(name, dir_fd=parent_fd)
+            remove_tree(parent_fd, name)
         return parent_fd, name
 
     def _count(self, path: str, metadata: Metadata) -> None:
         if not (0 <= metadata.uid <= MAX_ID and 0 <= metadata.gid <= MAX_ID):
             raise _refused(path, f"owner {metadata.uid}:{metadata.gid} is above {MAX_ID}")
+        self._count_one()
+
+    def _count_one(self) -> None:
         self.entries += 1
+        if self.entries > self._max_entries:
+            raise TooLarge(
+                "the image is too large",
+                operation="import image",
+                object="image",
+                cause=f"it has more than {self._max_entries} entries",
+            )
 
     def _enter(self, parts: tuple[str, ...]) -> tuple[int, str]:
         """Descriptor of the parent directory; the last one is kept, as entries come in order."""
@@ -173,6 +223,19 @@ class TreeWriter:
         if self._parent_fd != self._root_fd:
             os.close(self._parent_fd)
         self._parent, self._parent_fd = (), self._root_fd
+
+    @contextlib.contextmanager
+    def _directory(self, parts: tuple[str, ...]) -> Iterator[int | None]:
+        """Descriptor of what is there, if all of the path is directories."""
+        try:
+            descriptor = self._walk(parts, create=False)
+        except InvalidRequest:
+            yield None
+            return
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
 
     def _walk(self, parts: tuple[str, ...], *, create: bool) -> int:
         current = os.dup(self._root_fd)
@@ -221,6 +284,17 @@ def _lstat(directory_fd: int, name: str) -> os.stat_result | None:
         return os.stat(name, dir_fd=directory_fd, follow_symlinks=False)
     except FileNotFoundError:
         return None
+
+
+def _copy(content: Content, descriptor: int) -> int:
+    written = 0
+    while chunk := content.read(CHUNK_BYTES):
+        view = memoryview(chunk)
+        while view:
+            done = os.write(descriptor, view)
+            written += done
+            view = view[done:]
+    return written
 
 
 def _set_owner_and_mode(descriptor: int, metadata: Metadata) -> None:

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,26 +14,8 @@ from pathlib import Path
 import pytest
 
 from sandboxd.client import Daemon, Sandbox
+from tests.support.cli import Cli
 from tests.support.daemon import DaemonProcess
-
-
-class Cli:
-    """Runs venus-sandbox as a process of its own."""
-
-    def __init__(self, socket: str) -> None:
-        self.argv = [sys.executable, "-m", "sandboxd.cli", "--socket", socket]
-
-    def __call__(
-        self, *arguments: str, stdin: bytes = b"", code: int = 0
-    ) -> subprocess.CompletedProcess[bytes]:
-        done = subprocess.run(
-            [*self.argv, *arguments], input=stdin, capture_output=True, timeout=60, check=False
-        )
-        assert done.returncode == code, done.stderr.decode()
-        return done
-
-    def text(self, *arguments: str) -> str:
-        return self(*arguments).stdout.decode().strip()
 
 
 @pytest.fixture(scope="module")

@@ -9,93 +9,17 @@ import stat
 import tarfile
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import pytest
 
 from sandboxd.errors import Conflict, ImageNotFound, InternalError, InvalidRequest, VenusError
 from sandboxd.images import ImageStore
 from sandboxd.storage import Collection, PlainStore
+from tests.support.image_archives import Entry, archive, directory, file, hard_link, link
+from tests.support.image_store import assert_nothing_left, root_of
 
 pytestmark = pytest.mark.unit
-UID, GID = os.getuid() % 65536, os.getgid() % 65536
-
-
-@dataclass(frozen=True)
-class Settings:
-    state_dir: Path
-    storage_backend: Literal["auto", "btrfs", "plain"] = "plain"
-    storage_size_bytes: int = 1 << 30
-
-    @property
-    def storage_dir(self) -> Path:
-        return self.state_dir / "storage"
-
-
-@pytest.fixture
-def volumes(tmp_path: Path) -> PlainStore:
-    volumes = PlainStore(Settings(tmp_path))
-    volumes.open()
-    return volumes
-
-
-@pytest.fixture
-def images(volumes: PlainStore, monkeypatch: pytest.MonkeyPatch) -> ImageStore:
-    # Flushing the machine's whole filesystem takes seconds, and no test pulls the plug.
-    monkeypatch.setattr("sandboxd.images.store.sync_filesystem", lambda path: None)
-    images = ImageStore(volumes)
-    images.open()
-    return images
-
-
-Entry = tuple[str, bytes, str | bytes]
-
-
-def archive(*entries: Entry, format: int = tarfile.PAX_FORMAT, uid: int = UID) -> bytes:
-    """A tar of (name, type, content or link target) entries."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=format) as tar:
-        for name, kind, content in entries:
-            entry = tarfile.TarInfo(name)
-            entry.type, entry.uid, entry.gid, entry.mtime = kind, uid, GID, 1_600_000_000
-            entry.mode = 0o755 if kind == tarfile.DIRTYPE else 0o640
-            if isinstance(content, bytes):
-                entry.size = len(content)
-                tar.addfile(entry, io.BytesIO(content))
-            else:
-                entry.linkname = content
-                tar.addfile(entry)
-    return buffer.getvalue()
-
-
-def file(name: str, content: bytes = b"content") -> Entry:
-    return (name, tarfile.REGTYPE, content)
-
-
-def link(name: str, target: str) -> Entry:
-    return (name, tarfile.SYMTYPE, target)
-
-
-def hard_link(name: str, target: str) -> Entry:
-    return (name, tarfile.LNKTYPE, target)
-
-
-def directory(name: str) -> Entry:
-    return (name, tarfile.DIRTYPE, "")
-
-
-def root_of(images: ImageStore, name: str) -> Path:
-    root = images.acquire(name)
-    images.release(name)
-    return root
-
-
-def assert_nothing_left(images: ImageStore, volumes: PlainStore) -> None:
-    assert images.list() == []
-    assert volumes.names(Collection.INCOMING) == set()
-    assert volumes.names(Collection.IMAGES) == set()
 
 
 def test_an_honest_archive(images: ImageStore) -> None:

@@ -1,0 +1,25 @@
+"""venus-sandbox as a process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+class Cli:
+    """Runs venus-sandbox as a process of its own."""
+
+    def __init__(self, socket: str) -> None:
+        self.argv = [sys.executable, "-m", "sandboxd.cli", "--socket", socket]
+
+    def __call__(
+        self, *arguments: str, stdin: bytes = b"", code: int = 0
+    ) -> subprocess.CompletedProcess[bytes]:
+        done = subprocess.run(
+            [*self.argv, *arguments], input=stdin, capture_output=True, timeout=60, check=False
+        )
+        assert done.returncode == code, done.stderr.decode()
+        return done
+
+    def text(self, *arguments: str) -> str:
+        return self(*arguments).stdout.decode().strip()
