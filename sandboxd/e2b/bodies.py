@@ -13,6 +13,7 @@ from sandboxd.e2b.envd import ENVD_VERSION
 from sandboxd.e2b.keys import ApiKey
 from sandboxd.errors import Unsupported
 from sandboxd.launched import Usage
+from sandboxd.lifecycle import State
 from sandboxd.registry import SandboxRecord
 from sandboxd.sandbox import LiveSandbox
 
@@ -79,6 +80,12 @@ class ConnectBody(_Body):
     memory: bool = True
 
 
+class PauseBody(_Body):
+    """A pause."""
+
+    memory: bool = True
+
+
 class ForkBody(_Body):
     """A fork."""
 
@@ -126,8 +133,10 @@ def listed_sandbox(sandbox: LiveSandbox) -> dict[str, Any]:
 
 def sandbox_detail(sandbox: LiveSandbox, key: ApiKey) -> dict[str, Any]:
     """Of one sandbox."""
+    paused = {"pauseMode": "full"} if sandbox.state is State.PAUSED else {}
     return {
         **listed_sandbox(sandbox),
+        **paused,
         "envdAccessToken": key.token(sandbox.sandbox_id),
         "domain": None,
         "allowInternetAccess": False,
@@ -155,7 +164,7 @@ def metric(sandbox: LiveSandbox, usage: Usage, now: float) -> dict[str, Any]:
 
 def state_of(sandbox: LiveSandbox) -> str:
     """`running` or `paused`."""
-    return "running"
+    return "paused" if sandbox.state is State.PAUSED else "running"
 
 
 def started_at(record: SandboxRecord) -> datetime:

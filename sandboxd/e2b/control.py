@@ -11,6 +11,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from sandboxd import pausing
 from sandboxd.api import models
 from sandboxd.api.context import ApiContext
 from sandboxd.api.refusal import refusal
@@ -50,7 +51,8 @@ class SandboxRoutes:
             route("POST", f"/v2{one}/connect", self._connect),
             route("POST", f"{one}/connect", self._connect),
             route("GET", f"{one}/metrics", self._metrics),
-            route("POST", f"{one}/pause", self._unsupported),
+            route("POST", f"{one}/resume", self._connect),
+            route("POST", f"{one}/pause", self._pause),
             route("PUT", f"{one}/network", self._unsupported),
         ]
 
@@ -87,7 +89,7 @@ class SandboxRoutes:
     async def _list(self, request: HttpRequest) -> Response:
         query = SandboxQuery.parse(request.query_params)
         visible = self._service.population.visible(key_of(request).tenant_uid)
-        known = [each for each in visible if each.state is State.RUNNING and each.record]
+        known = [each for each in visible if each.is_live]
         page, next_token = page_of(known, query)
         headers = {} if next_token is None else {"x-next-token": next_token}
         return JSONResponse([bodies.listed_sandbox(each) for each in page], headers=headers)
@@ -107,13 +109,31 @@ class SandboxRoutes:
         return Response(status_code=204)
 
     async def _connect(self, request: HttpRequest) -> Response:
-        """A connect never shortens a sandbox's life."""
+        """Resumes a paused sandbox. The life of one that runs is never made shorter."""
         body = await body_of(request, bodies.ConnectBody)
         sandbox = self._find(request, "connect")
-        expires_at = sandbox.expires_at()
-        if expires_at is not None and expires_at < time.time() + body.timeout:
-            self._service.set_ttl(sandbox, body.timeout)
-        return JSONResponse(bodies.sandbox_of(sandbox, key_of(request)))
+        status = 200
+        if sandbox.state is State.PAUSED:
+            if not body.memory:
+                raise Unsupported("a paused sandbox goes on where it was", operation="connect")
+            await pausing.resume(self._service, sandbox)
+            self._service.set_ttl(sandbox, body.timeout or SHORTEST_TTL_S)
+            status = 201
+        else:
+            expires_at = sandbox.expires_at()
+            if expires_at is not None and expires_at < time.time() + body.timeout:
+                self._service.set_ttl(sandbox, body.timeout)
+        return JSONResponse(bodies.sandbox_of(sandbox, key_of(request)), status_code=status)
+
+    async def _pause(self, request: HttpRequest) -> Response:
+        """E2B's paused sandboxes do not expire; ours has the longest life that there is."""
+        body = await body_of(request, bodies.PauseBody)
+        sandbox = self._find(request, "pause sandbox")
+        if not body.memory:
+            raise Unsupported("a paused sandbox keeps its memory", operation="pause sandbox")
+        await pausing.pause(self._service, sandbox)
+        self._service.set_ttl(sandbox, self._service.config.max_ttl_s)
+        return Response(status_code=204)
 
     async def _metrics(self, request: HttpRequest) -> Response:
         sandbox = self._find(request, "get metrics")
@@ -128,7 +148,7 @@ class SandboxRoutes:
         sandbox = self._service.population.find(
             key_of(request).tenant_uid, request.path_params["sandbox_id"], operation
         )
-        sandbox.require_running(operation)
+        sandbox.require_live(operation)
         return sandbox
 
 

@@ -52,6 +52,11 @@ def test_lives() -> None:
             await AsyncSandbox.connect(sandbox.sandbox_id, api_key=OTHER_KEY)
         with pytest.raises(AuthenticationException):
             await AsyncSandbox.connect(sandbox.sandbox_id, api_key="e2b_wrong")
+        assert await sandbox.pause() is True
+        assert await sandbox.pause() is False
+        assert (await sandbox.get_info()).state == SandboxState.PAUSED
+        await sandbox.connect()
+        assert (await sandbox.commands.run("echo awake")).stdout == "awake\n"
         assert await sandbox.kill() is True
         assert await sandbox.kill() is False
         assert not await sandbox.is_running()
@@ -113,10 +118,13 @@ def test_commands() -> None:
         await sandbox.commands.send_stdin(handle.pid, "given")
         await sandbox.commands.close_stdin(handle.pid)
         await came.wait()
+        connected = await sandbox.commands.connect(handle.pid)
         assert await sandbox.commands.kill(handle.pid) is True
         with pytest.raises(CommandExitException) as killed:
             await handle.wait()
         assert (killed.value.error, killed.value.stdout) == ("signal: killed", "given")
+        with pytest.raises(CommandExitException):
+            await connected.wait()
         assert await sandbox.commands.kill(handle.pid) is False
 
     in_sandbox(body)

@@ -143,3 +143,38 @@ def test_the_end_of_a_sandbox_ends_its_commands(sandbox: Sandbox) -> None:
     sandbox.kill()
     with pytest.raises(TimeoutException, match="was killed"):
         handle.wait()
+
+
+def test_a_command_is_connected_to(sandbox: Sandbox) -> None:
+    handle = sandbox.commands.run(
+        "echo early; read line; echo got $line; exit 6", background=True, stdin=True
+    )
+    assert next(iter(handle)) == ("early\n", None, None)
+    first, second = (sandbox.commands.connect(handle.pid) for _ in range(2))
+    assert first.pid == second.pid == handle.pid
+    handle.disconnect()
+    second.send_stdin("this\n")
+    for each in (first, second):
+        with pytest.raises(CommandExitException) as caught:
+            each.wait()
+        assert (caught.value.exit_code, caught.value.stdout) == (6, "got this\n")
+    with pytest.raises(NotFoundException):
+        sandbox.commands.connect(handle.pid)
+
+
+def test_a_connection_ends_with_its_time_and_the_command_goes_on(sandbox: Sandbox) -> None:
+    handle = sandbox.commands.run("cat", background=True, stdin=True)
+    connected = sandbox.commands.connect(handle.pid, timeout=0.5)
+    with pytest.raises(TimeoutException):
+        connected.wait()
+    handle.send_stdin("on")
+    handle.close_stdin()
+    assert handle.wait().stdout == "on"
+
+
+def test_a_client_that_does_not_read_stops_its_command_only(sandbox: Sandbox) -> None:
+    handle = sandbox.commands.run("seq 1000000; echo end", background=True)
+    assert sandbox.commands.run("echo other").stdout == "other\n"
+    result = handle.wait()
+    assert result.stdout.endswith("1000000\nend\n")
+    assert len(result.stdout) == sum(len(str(n)) + 1 for n in range(1, 1000001)) + 4

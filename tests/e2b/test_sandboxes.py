@@ -99,6 +99,36 @@ def test_lists_have_pages_filters_and_an_order() -> None:
         assert page.has_next
 
 
+def test_a_paused_sandbox_goes_on_where_it_was(sandbox: Sandbox) -> None:
+    handle = sandbox.commands.run("read x; echo got $x", background=True, stdin=True)
+    assert sandbox.pause() is True
+    assert sandbox.pause() is False
+    info = sandbox.get_info()
+    assert info.state == SandboxState.PAUSED
+    assert info.end_at - info.started_at > datetime.timedelta(days=29)
+    assert not sandbox.is_running()
+    with pytest.raises(SandboxNotRunningException):
+        sandbox.commands.run("true")
+    assert sandbox.sandbox_id in listed(state=[SandboxState.PAUSED])
+    assert sandbox.sandbox_id not in listed(state=[SandboxState.RUNNING])
+    sandbox.connect(timeout=100)
+    info = sandbox.get_info()
+    assert info.state == SandboxState.RUNNING
+    assert info.end_at - datetime.datetime.now(datetime.UTC) < datetime.timedelta(seconds=101)
+    handle.send_stdin("it\n")
+    assert handle.wait().stdout == "got it\n"
+    with pytest.raises(SandboxException, match="keeps its memory"):
+        sandbox.pause(mode="filesystem")
+
+
+def test_a_paused_sandbox_is_killed() -> None:
+    sandbox = Sandbox.create()
+    sandbox.pause()
+    assert sandbox.kill() is True
+    with pytest.raises(NotFoundException):
+        sandbox.connect()
+
+
 def test_metrics_are_of_now(sandbox: Sandbox) -> None:
     [metric] = sandbox.get_metrics()
     assert metric.cpu_count == 1
