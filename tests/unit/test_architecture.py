@@ -29,6 +29,8 @@ PURE = {
     "venusrl/schedule": IO_MODULES | {"torch", "random"},
     "venusrl/train/grpo.py": IO_MODULES,
     "sandboxd/output_ring.py": IO_MODULES,
+    "venusrl/engine/rollouts.py": IO_MODULES | {"torch", "random"},
+    "venusrl/engine/residency.py": IO_MODULES | {"torch", "random"},
     "sandboxd/lifecycle.py": IO_MODULES - {"sandboxd", "time"},
     "sandboxd/e2b/connect.py": IO_MODULES,
     "sandboxd/e2b/multipart.py": IO_MODULES - {"sandboxd"},

@@ -19,7 +19,7 @@ from typing import Any
 
 from venusrl.engine.counting import count_prefill
 from venusrl.engine.shared_table import CLAIM_KEYS
-from venusrl.engine.wire import READY_ID, decode, encode
+from venusrl.engine.wire import PARTIAL_TOKENS, READY_ID, decode, encode
 
 _EXTENSION = "venusrl.engine.worker_extension.WeightPushExtension"
 
@@ -62,6 +62,9 @@ class Server:
         self._llm = llm
         self._connection = connection
         self._received = b""
+        self._version = 0
+        # What has been produced of requests that want to see it before their end.
+        self._streamed: dict[int, dict[str, list[Any]]] = {}
         self._scheduler = llm.engine_core.engine_core.scheduler
         self._prefill = count_prefill(self._scheduler)
 
@@ -76,8 +79,27 @@ class Server:
                 self._handle(decode(line))
             if self._llm.has_unfinished_requests():
                 for output in self._llm.step():
-                    if output.finished:
-                        self._send({"id": int(output.request_id), "result": result_of(output)})
+                    self._answer(output)
+
+    def _answer(self, output: Any) -> None:
+        number = int(output.request_id)
+        streamed = self._streamed.get(number)
+        if streamed is None:
+            if output.finished:
+                self._send({"id": number, "result": result_of(output)})
+            return
+        fresh = output.outputs[0]
+        produced = list(fresh.token_ids)
+        streamed["token_ids"] += produced
+        streamed["logprobs"] += _chosen(fresh.logprobs, produced)
+        # A push falls between two steps, so what a step brings is of one version.
+        streamed["versions"] += [self._version] * len(produced)
+        if output.finished:
+            del self._streamed[number]
+            self._send({"id": number, "result": streamed | {"finish_reason": fresh.finish_reason}})
+        elif len(streamed["token_ids"]) % PARTIAL_TOKENS == 0:
+            last = {name: values[-PARTIAL_TOKENS:] for name, values in streamed.items()}
+            self._send({"id": number, "partial": last})
 
     def _lines(self, *, wait: bool) -> Iterator[bytes | None]:
         """The lines that have arrived; None at the end of the connection."""
@@ -98,6 +120,7 @@ class Server:
                 case "generate":
                     self._generate(number, request)
                 case "abort":
+                    self._streamed.pop(number, None)
                     self._llm.abort_request([str(number)])
                 case "push":
                     self._push(request["path"], request["version"])
@@ -124,7 +147,9 @@ class Server:
             stop_token_ids=request["stop_token_ids"],
             # What ends a turn is the caller's to say, not the model configuration's.
             ignore_eos=True,
-            output_kind=RequestOutputKind.FINAL_ONLY,
+            output_kind=(
+                RequestOutputKind.DELTA if request["partial"] else RequestOutputKind.FINAL_ONLY
+            ),
             extra_args=None if claim is None else dict(zip(CLAIM_KEYS, claim, strict=True)),
         )
         self._llm.add_request(
@@ -133,6 +158,8 @@ class Server:
             parameters,
             priority=request["priority"],
         )
+        if request["partial"]:
+            self._streamed[number] = {"token_ids": [], "logprobs": [], "versions": []}
 
     def _push(self, path: str, version: int) -> None:
         self._llm.collective_rpc("load_venus_weights", args=(path,))
@@ -140,6 +167,7 @@ class Server:
         if not self._llm.reset_prefix_cache(reset_running_requests=True):
             raise RuntimeError("the prefix cache could not be reset")
         self._llm.set_weight_version(str(version))
+        self._version = version
 
     def _counts(self) -> dict[str, int]:
         own = getattr(self._scheduler, "counts", None)

@@ -42,7 +42,9 @@ class VllmEngine:
         self._config = config
         self._numbers = itertools.count(READY_ID + 1)
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._partial: dict[int, Generation] = {}
         self._dead: str | None = None
+        self._ended = asyncio.Event()
         self._reading = asyncio.create_task(self._read(reader))
         self._push_lock = asyncio.Lock()
         self.version = 0
@@ -80,6 +82,15 @@ class VllmEngine:
         return self._process.pid
 
     @property
+    def dead(self) -> str | None:
+        """Why the engine is of no more use; None while it is."""
+        return self._dead
+
+    async def ended(self) -> None:
+        """Returns once it is dead."""
+        await self._ended.wait()
+
+    @property
     def busy_s(self) -> float:
         """How long, in all, at least one request has been under way."""
         now = time.monotonic() - self._busy_since if self._under_way else 0.0
@@ -94,10 +105,13 @@ class VllmEngine:
         temperature: float = 1.0,
         priority: int = 0,
         claim: Claim | None = None,
+        partial: Generation | None = None,
     ) -> Generation:
         """Sample a continuation; temperature 0 is greedy.
 
-        Lower ``priority`` runs first. Our own scheduler goes by ``claim`` instead.
+        Lower ``priority`` runs first. Our own scheduler goes by ``claim`` instead. ``partial``
+        grows while the turn is generated, by several tokens at once: what is left of it if the
+        engine dies.
         """
         result = await self._generate(
             token_ids,
@@ -106,6 +120,7 @@ class VllmEngine:
             temperature=temperature,
             priority=priority,
             claim=claim,
+            partial=partial,
         )
         self.tokens_generated += len(result["token_ids"])
         return Generation(
@@ -177,6 +192,7 @@ class VllmEngine:
         prompt_logprobs: bool = False,
         priority: int = 0,
         claim: Claim | None = None,
+        partial: Generation | None = None,
     ) -> dict[str, Any]:
         if self._under_way == 0:
             self._busy_since = time.monotonic()
@@ -185,6 +201,7 @@ class VllmEngine:
             return await self._request(
                 {
                     "op": "generate",
+                    "partial": partial is not None,
                     "token_ids": list(token_ids),
                     "max_tokens": max_tokens,
                     "stop_token_ids": list(stop_token_ids),
@@ -192,7 +209,8 @@ class VllmEngine:
                     "prompt_logprobs": prompt_logprobs,
                     "priority": priority,
                     "claim": claim and (claim.slot, claim.trajectory),
-                }
+                },
+                partial,
             )
         except EngineError as error:
             raise EngineError(f"generate from {len(token_ids)} tokens: {error}") from error
@@ -201,8 +219,12 @@ class VllmEngine:
             if self._under_way == 0:
                 self._busy_before_s += time.monotonic() - self._busy_since
 
-    async def _request(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    async def _request(
+        self, request: Mapping[str, Any], partial: Generation | None = None
+    ) -> dict[str, Any]:
         number = next(self._numbers)
+        if partial is not None:
+            self._partial[number] = partial
         answer = self._answer(number)
         self._send({"id": number, **request})
         try:
@@ -212,6 +234,7 @@ class VllmEngine:
             raise
         finally:
             self._waiting.pop(number, None)
+            self._partial.pop(number, None)
 
     def _answer(self, number: int) -> "asyncio.Future[dict[str, Any]]":
         if self._dead is not None:
@@ -230,6 +253,9 @@ class VllmEngine:
         try:
             while line := await reader.readline():
                 message = decode(line)
+                if "partial" in message:
+                    self._grow(message["id"], message["partial"])
+                    continue
                 future = self._waiting.get(message["id"])
                 if future is None or future.done():
                     continue
@@ -241,9 +267,17 @@ class VllmEngine:
         except (OSError, ValueError) as error:
             self._fail_all(f"the connection to the engine failed: {error!r}")
 
+    def _grow(self, number: int, more: Mapping[str, Any]) -> None:
+        partial = self._partial.get(number)
+        if partial is not None:
+            partial.token_ids.extend(more["token_ids"])
+            partial.logprobs.extend(more["logprobs"])
+            partial.versions.extend(more["versions"])
+
     def _fail_all(self, reason: str) -> None:
         if self._dead is None:
             self._dead = reason
+        self._ended.set()
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(EngineError(reason))

@@ -2,6 +2,7 @@
 
 Requests carry an ``id`` and an ``op``: generate, abort, push, counts. Answers carry the ``id``
 and either ``result`` or ``error``. The first line from the engine has id 0: it is ready.
+Before its answer a request may get pieces of it, under ``partial``.
 JSON, because both ends must agree on data only; floats survive it to the last bit.
 """
 
@@ -12,6 +13,9 @@ from typing import Any
 MAX_LINE_BYTES = 64 << 20
 
 READY_ID = 0
+
+# A turn is told in pieces of so many tokens, to whoever asked for ``partial``.
+PARTIAL_TOKENS = 16
 
 
 def encode(message: dict[str, Any]) -> bytes:

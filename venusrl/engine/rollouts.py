@@ -1,0 +1,241 @@
+"""What is under way on a fleet of engines: groups and trajectories, as policies want to see them.
+
+Pure bookkeeping: `snapshot` says what is, a policy decides, `apply` writes the decision down.
+`router.py` does what follows from it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from venusrl.engine.shared_table import DECISION, NOBODY, Rows
+from venusrl.schedule.snapshot import (
+    NOWHERE,
+    Decision,
+    Groups,
+    Level,
+    Phase,
+    Snapshot,
+    Trajectories,
+    Workers,
+)
+from venusrl.schedule.staleness import select_batch
+
+
+@dataclass(eq=False, slots=True)
+class Trajectory:
+    """One rollout. `slot`: its row in the shared table, used again once its group is retired."""
+
+    number: int
+    slot: int
+    group: Group
+    context_tokens: int
+    phase: Phase = Phase.WAITING
+    worker: int = NOWHERE
+    admitted: bool = False
+    turns: int = 0
+    kv_tokens: int = 0  # on its worker, as far as is known
+    arrival: int = 0
+    moved_turn: int = -1
+    tool_began_s: float = 0.0
+    critical: bool = False
+    rank: int = 0
+    level: Level = Level.LOW
+
+
+@dataclass(eq=False, slots=True)
+class Group:
+    """The rollouts of one prompt."""
+
+    order: int  # of dispatch
+    version: int  # of the weights then
+    prompt_tokens: int
+    members: list[Trajectory] = field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        return all(member.phase is Phase.DONE for member in self.members)
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """Of one engine."""
+
+    kv_tokens: int
+    slots: int  # requests that may generate at once
+
+
+class Rollouts:
+    """All groups that are dispatched and not yet retired; at most `slots` trajectories."""
+
+    def __init__(self, slots: int, batch_groups: int, max_staleness: int) -> None:
+        self.batch_groups, self.max_staleness = batch_groups, max_staleness
+        self.version = 0  # of the weights that generate now
+        self.groups: list[Group] = []  # oldest first
+        self._free = list(range(slots))[::-1]
+        self._orders = itertools.count()
+        self._numbers = itertools.count(1)
+        self._arrivals = itertools.count(1)
+
+    def __iter__(self) -> Iterator[Trajectory]:
+        return (member for group in self.groups for member in group.members)
+
+    def dispatch(self, prompt_tokens: int, size: int) -> Group:
+        """ValueError where there are not as many free slots."""
+        if size > len(self._free):
+            raise ValueError(
+                f"dispatch a group of {size}: {len(self._free)} slots for trajectories are free"
+            )
+        group = Group(next(self._orders), self.version, prompt_tokens)
+        for _ in range(size):
+            number, slot = next(self._numbers), self._free.pop()
+            member = Trajectory(number, slot, group, prompt_tokens)
+            member.arrival = next(self._arrivals)
+            group.members.append(member)
+        self.groups.append(group)
+        return group
+
+    def retire(self, group: Group) -> None:
+        """It is trained, or dropped."""
+        self.groups.remove(group)
+        self._free.extend(member.slot for member in group.members)
+
+    # --- the life of a turn -----------------------------------------------------------------
+
+    def ask(self, member: Trajectory, context_tokens: int) -> None:
+        member.phase = Phase.WAITING
+        member.context_tokens = context_tokens
+        member.arrival = next(self._arrivals)
+
+    def begin(self, member: Trajectory) -> None:
+        member.phase = Phase.RUNNING
+
+    def end(self, member: Trajectory, context_tokens: int, now_s: float) -> None:
+        member.phase = Phase.TOOL
+        member.turns += 1
+        member.context_tokens = member.kv_tokens = context_tokens
+        member.tool_began_s = now_s
+
+    def leave(self, member: Trajectory) -> None:
+        """Its turn was given up by whoever asked for it."""
+        member.phase = Phase.TOOL
+
+    def finish(self, member: Trajectory) -> None:
+        member.phase = Phase.DONE
+        member.level = Level.UNUSED
+
+    def lose(self, worker: int) -> None:
+        """An engine is dead, with everything that it held; its trajectories are placed anew."""
+        for member in self:
+            if member.worker == worker and member.phase is not Phase.DONE:
+                member.worker, member.admitted, member.kv_tokens = NOWHERE, False, 0
+                member.level = Level.LOW
+                if member.phase is Phase.RUNNING:
+                    member.phase = Phase.WAITING
+
+    def hear(self, worker: int, held: Rows) -> None:
+        """What an engine has told (`shared_table.REPORT`) of the contexts that it holds."""
+        for member in self:
+            if member.worker == worker and member.phase is not Phase.RUNNING:
+                number, tokens = held[member.slot].item()
+                known = tokens if number == member.number else 0
+                member.kv_tokens = min(known, member.context_tokens)
+
+    # --- decisions --------------------------------------------------------------------------
+
+    def snapshot(
+        self, live: Sequence[int], capacities: Mapping[int, Capacity], now_s: float
+    ) -> Snapshot:
+        """Workers are those of `live`, in that order."""
+        column = {worker: at for at, worker in enumerate(live)}
+        members = list(self)
+        place = {group.order: at for at, group in enumerate(self.groups)}
+        nothing = np.full(len(members), np.nan)
+
+        def ints(values: Iterator[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+            return np.fromiter(values, np.int64)
+
+        return Snapshot(
+            version=self.version,
+            batch_groups=self.batch_groups,
+            max_staleness=self.max_staleness,
+            trajectories=Trajectories(
+                group=ints(place[m.group.order] for m in members),
+                phase=ints(int(m.phase) for m in members),
+                worker=ints(column.get(m.worker, NOWHERE) for m in members),
+                admitted=np.fromiter((m.admitted for m in members), bool),
+                turns=ints(m.turns for m in members),
+                context_tokens=ints(m.context_tokens for m in members),
+                kv_tokens=ints(m.kv_tokens for m in members),
+                host_tokens=np.zeros(len(members), np.int64),
+                arrival=ints(m.arrival for m in members),
+                tool_s=np.fromiter(
+                    (now_s - m.tool_began_s if m.phase is Phase.TOOL else 0.0 for m in members),
+                    float,
+                ),
+                moved_turn=ints(m.moved_turn for m in members),
+                remaining_tokens=nothing,
+                remaining_turns=nothing,
+            ),
+            groups=Groups(
+                order=ints(group.order for group in self.groups),
+                version=ints(group.version for group in self.groups),
+                prompt_tokens=ints(group.prompt_tokens for group in self.groups),
+            ),
+            workers=Workers(
+                kv_capacity=ints(capacities[worker].kv_tokens for worker in live),
+                host_capacity=np.zeros(len(live), np.int64),
+                slots=ints(capacities[worker].slots for worker in live),
+            ),
+        )
+
+    def apply(self, decision: Decision, live: Sequence[int]) -> list[Trajectory]:
+        """Writes down a decision over `snapshot(live, ...)`; returns those that have moved."""
+        moved = []
+        columns = (decision.critical, decision.rank, decision.admitted, decision.level)
+        rows = zip(*(column.tolist() for column in (*columns, decision.worker)), strict=True)
+        for member, (critical, rank, admitted, level, column) in zip(self, rows, strict=True):
+            member.critical, member.rank, member.admitted = critical, rank, admitted
+            if member.phase is Phase.DONE:
+                continue
+            member.level = Level(level)
+            worker = live[column] if column != NOWHERE else member.worker
+            if worker == member.worker or member.phase is Phase.RUNNING:
+                continue
+            if member.worker != NOWHERE:
+                member.moved_turn, member.kv_tokens = member.turns, 0
+                moved.append(member)
+            member.worker = worker
+        return moved
+
+    def table(self, rows: int) -> Rows:
+        """The last decision, as schedulers read it (`shared_table.DECISION`)."""
+        table = np.zeros(rows, DECISION)
+        table["trajectory"] = NOBODY
+        for member in self:
+            table[member.slot] = (
+                member.number,
+                member.worker,
+                member.rank,
+                member.critical,
+                member.level,
+            )
+        return table
+
+    def next_batch(self) -> list[Group] | None:
+        """The groups that the next step trains; None: it has to wait."""
+        if not self.groups:
+            return None
+        batch = select_batch(
+            np.array([group.version for group in self.groups]),
+            np.array([group.order for group in self.groups]),
+            np.array([group.complete for group in self.groups]),
+            step=self.version,
+            batch=self.batch_groups,
+            max_staleness=self.max_staleness,
+        )
+        return None if batch is None else [self.groups[at] for at in batch.trained.tolist()]
