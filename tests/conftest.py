@@ -8,6 +8,7 @@ lists it: a machine that silently cannot run a test must not look like one that 
 from __future__ import annotations
 
 import fnmatch
+import importlib.util
 import os
 import subprocess
 from collections.abc import Generator, Iterator
@@ -19,7 +20,20 @@ from sandboxd.client import Sandbox
 from tests.support.daemon import DaemonProcess, serving
 
 TESTS = Path(__file__).parent
-PARTS = ("unit", "kernel", "integration", "fidelity", "programs", "security", "e2b", "rl", "native")
+PARTS = (
+    "unit",
+    "kernel",
+    "integration",
+    "fidelity",
+    "programs",
+    "security",
+    "e2b",
+    "providers",
+    "rl",
+    "native",
+)
+# They have an environment of their own, in which ./venus test runs them.
+collect_ignore = [] if importlib.util.find_spec("inspect_ai") else ["providers"]
 STRICT_SKIPS = os.environ.get("VENUS_STRICT_SKIPS") == "1"
 
 

@@ -86,6 +86,26 @@ def test_sandboxd_knows_nothing_of_venusrl(path: str) -> None:
     assert not wrong, f"{path} imports {wrong}"
 
 
+FRAMEWORKS = ("inspect_ai", "minisweagent", "swerex")
+
+
+@pytest.mark.parametrize("path", named(sources("sandboxd/providers")))
+def test_providers_stand_on_the_client_alone(path: str) -> None:
+    allowed = (*ALLOWED_OF_SANDBOXD, "sandboxd.providers")
+    wrong = [
+        name
+        for name in imports(ROOT / path)
+        if is_within(name, ("sandboxd",)) and not is_within(name, allowed)
+    ]
+    assert not wrong, f"{path} imports {wrong}"
+
+
+@pytest.mark.parametrize("path", named(sources("sandboxd") + sources("venusrl")))
+def test_only_its_provider_needs_a_framework(path: str) -> None:
+    wrong = [name for name in imports(ROOT / path) if is_within(name, FRAMEWORKS)]
+    assert not wrong or path.startswith("sandboxd/providers/"), f"{path} imports {wrong}"
+
+
 @pytest.mark.parametrize("below", [name for name in PURE if (ROOT / name).exists()])
 def test_pure_code_imports_no_io(below: str) -> None:
     for path in sources(below):

@@ -7,7 +7,13 @@ import errno
 import pytest
 
 from sandboxd import errors
-from sandboxd.errors import ERROR_CLASSES, InternalError, error_from_errno, error_from_json
+from sandboxd.errors import (
+    ERROR_CLASSES,
+    InternalError,
+    errno_of,
+    error_from_errno,
+    error_from_json,
+)
 
 
 @pytest.mark.parametrize("code", ERROR_CLASSES)
@@ -39,3 +45,12 @@ def test_errno_names_the_cause() -> None:
     assert isinstance(error, errors.NotFound)
     assert str(error) == "read file /x: it failed: ENOENT: No such file or directory"
     assert type(error_from_errno(errno.EIO, "m", operation="o", object="x")) is InternalError
+
+
+def test_the_number_is_found_again() -> None:
+    error = error_from_errno(errno.EISDIR, "E1: it failed", operation="o", object="ENOENT: x")
+    assert errno_of(error) == errno.EISDIR
+    started = errors.ExecFailed("no", cause=f"step exec: {errors.errno_text(errno.EACCES)}")
+    assert errno_of(started) == errno.EACCES
+    assert errno_of(errors.NotFound("no such sandbox")) is None
+    assert errno_of(InternalError("no", cause="ENOTHING: no such number")) is None
