@@ -56,6 +56,8 @@ class SandboxRecord:
     """What the sandbox reads at /run/venus/generation."""
     template: str = ""
     """Id of the template that it was made from; empty: of an image alone."""
+    lease: str = ""
+    """It goes when the lease does; empty: with nobody's."""
     paused: bool = False
     ephemeral: bool = False
     """It goes with its first command, whose client goes with the daemon at the latest."""

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import Depends, Request
+from fastapi import Depends, Query, Request
 
 from sandboxd.api.models import ErrorBody
 from sandboxd.api.peer import Peer
@@ -47,6 +47,9 @@ async def peer_of_request(request: Request) -> Peer:
 
 Context = Annotated[ApiContext, Depends(context_of)]
 CurrentPeer = Annotated[Peer, Depends(peer_of_request)]
+LabelQuery = Annotated[
+    list[str] | None, Query(description="NAME=VALUE; those that have all of them")
+]
 
 
 def error_answers(*statuses: int) -> dict[int | str, dict[str, Any]]:

@@ -116,9 +116,10 @@ class SandboxInfo(Body):
 
 
 class SandboxList(Body):
-    """All sandboxes that the peer may see."""
+    """Sandboxes, all that were made or a page of those that there are."""
 
     sandboxes: list[SandboxInfo]
+    next: str | None = Field(default=None, description="`after` of the next page; null: the end")
 
 
 class TtlRequest(Body):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import platform
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 import sandboxd
-from sandboxd import pausing
+from sandboxd import listing, pausing
 from sandboxd.api import models
-from sandboxd.api.context import ApiContext, Context, CurrentPeer, error_answers
+from sandboxd.api.context import ApiContext, Context, CurrentPeer, LabelQuery, error_answers
 from sandboxd.api.presentation import create_options, created, sandbox_info
+from sandboxd.lifecycle import State
 from sandboxd.sandbox import LiveSandbox
 
 router = APIRouter(prefix="/v1", tags=["sandboxes"])
@@ -88,13 +90,29 @@ async def new_sandbox(
     return sandbox
 
 
-@router.get("/sandboxes", operation_id="list_sandboxes", responses=error_answers())
-async def list_sandboxes(context: Context, peer: CurrentPeer) -> models.SandboxList:
-    """The peer's sandboxes; root sees all."""
-    visible = context.service.population.visible(peer.uid)
-    return models.SandboxList(
-        sandboxes=[sandbox_info(each) for each in visible if each.record is not None]
+@router.get("/sandboxes", operation_id="list_sandboxes", responses=error_answers(400))
+async def list_sandboxes(
+    context: Context,
+    peer: CurrentPeer,
+    label: LabelQuery = None,
+    hostname: str | None = None,
+    state: Literal["running", "paused", "stopping"] | None = None,
+    lease: str | None = None,
+    limit: int = listing.MAX_PAGE,
+    after: Annotated[str, Query(description="`next` of the page before")] = "",
+) -> models.SandboxList:
+    """The peer's sandboxes, or those that have all that is asked for, the oldest first; root sees
+    everybody's."""
+    wanted = listing.SandboxFilter(
+        labels=listing.parse_labels(label or [], "list sandboxes"),
+        hostname=hostname,
+        state=None if state is None else State(state),
+        lease=lease,
     )
+    found, following = listing.page(
+        context.service.population.visible(peer.uid), wanted, limit, after
+    )
+    return models.SandboxList(sandboxes=[sandbox_info(each) for each in found], next=following)
 
 
 @router.get(

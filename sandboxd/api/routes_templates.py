@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from sandboxd.api import models, models_templates
-from sandboxd.api.context import ApiContext, Context, CurrentPeer, error_answers
+from sandboxd.api.context import ApiContext, Context, CurrentPeer, LabelQuery, error_answers
 from sandboxd.api.presentation import (
     create_options,
     created,
@@ -15,14 +13,13 @@ from sandboxd.api.presentation import (
     sandbox_info,
     template_info,
 )
-from sandboxd.errors import InvalidRequest
+from sandboxd.listing import parse_labels
 from sandboxd.sandbox import LiveSandbox
 from sandboxd.templates.capture import CaptureWish
 
 router = APIRouter(prefix="/v1", tags=["templates"])
 
 _FORK_ERRORS = error_answers(400, 404, 409, 410, 422, 429, 501, 504, 507)
-Label = Annotated[list[str] | None, Query(description="NAME=VALUE; those that have all of them")]
 
 
 @router.post(
@@ -106,17 +103,10 @@ async def build_template(
 
 @router.get("/templates", operation_id="list_templates", responses=error_answers(400))
 async def list_templates(
-    context: Context, peer: CurrentPeer, label: Label = None
+    context: Context, peer: CurrentPeer, label: LabelQuery = None
 ) -> models_templates.TemplateList:
     """The peer's templates; root sees all."""
-    wanted = {}
-    for pair in label or []:
-        name, separator, value = pair.partition("=")
-        if not name or not separator:
-            raise InvalidRequest(
-                "not NAME=VALUE", operation="list templates", object="query label", cause=pair[:200]
-            )
-        wanted[name] = value
+    wanted = parse_labels(label or [], "list templates")
     found = context.templates.store.visible(peer.uid, wanted)
     return models_templates.TemplateList(templates=[template_info(each) for each in found])
 

@@ -35,10 +35,13 @@ def create(
 
 @click.command()
 @list_options
+@click.option("--hostname", help="Only those with this host name.")
 @click.pass_obj
-def ls(socket: str, quiet: bool, label: tuple[str, ...], as_json: bool) -> None:
-    """List your sandboxes; root sees everybody's."""
-    found = Sandbox.list(parse_pairs(label, "--label"), socket=socket)
+def ls(
+    socket: str, quiet: bool, label: tuple[str, ...], as_json: bool, hostname: str | None
+) -> None:
+    """List your sandboxes, the oldest first; root sees everybody's."""
+    found = Sandbox.list(parse_pairs(label, "--label"), hostname=hostname, socket=socket)
     now = time.time()
     print_list(found, quiet, as_json, _LS_HEADER, lambda info: _ls_row(info, now))
 

@@ -31,10 +31,18 @@ class AsyncDaemon:
         """Returns when the daemon answers, else raises."""
         await self._transport.call(_calls.health(), timeout_s=10.0)
 
-    async def list_sandboxes(self, metadata: Mapping[str, str] | None = None) -> list[SandboxInfo]:
-        wanted = (metadata or {}).items()
-        found = await self._transport.call(_calls.list_sandboxes())
-        return [info for info in found if wanted <= info.labels.items()]
+    async def list_sandboxes(
+        self, metadata: Mapping[str, str] | None = None, *, hostname: str | None = None
+    ) -> list[SandboxInfo]:
+        """Those that have all these labels and this host name, the oldest first."""
+        found: list[SandboxInfo] = []
+        after: str | None = None
+        while True:
+            page = await self._transport.call(_calls.list_sandboxes(metadata, hostname, after))
+            found += page.sandboxes
+            after = page.next
+            if after is None:
+                return found
 
     async def list_images(self) -> list[ImageInfo]:
         return await self._transport.call(_image_calls.list_images())

@@ -9,6 +9,7 @@ from typing import Self, Unpack
 
 from sandboxd.client import _calls, _command_calls, _template_calls
 from sandboxd.client._async_commands import AsyncCommands
+from sandboxd.client._async_daemon import AsyncDaemon
 from sandboxd.client._async_files import AsyncFiles
 from sandboxd.client._async_handle import AsyncCommandHandle
 from sandboxd.client._async_transport import AsyncTransport
@@ -113,15 +114,15 @@ class AsyncSandbox:
 
     @staticmethod
     async def list(
-        metadata: Mapping[str, str] | None = None, *, socket: Socket = None
+        metadata: Mapping[str, str] | None = None,
+        *,
+        hostname: str | None = None,
+        socket: Socket = None,
     ) -> list[SandboxInfo]:
-        """The caller's sandboxes (root: all), or those with all these labels."""
-        transport = AsyncTransport(socket)
-        try:
-            found = await transport.call(_calls.list_sandboxes())
-        finally:
-            await transport.close()
-        return [info for info in found if (metadata or {}).items() <= info.labels.items()]
+        """The caller's sandboxes (root: all), or those with all these labels and this host name;
+        the oldest first."""
+        async with AsyncDaemon(socket) as daemon:
+            return await daemon.list_sandboxes(metadata, hostname=hostname)
 
     @property
     def sandbox_id(self) -> str:

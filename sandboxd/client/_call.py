@@ -39,10 +39,15 @@ class Call(Generic[T]):
         return error
 
 
-def target(*parts: str, **query: str | int | None) -> str:
+def target(*parts: str, **query: str | int | list[str] | None) -> str:
+    """The path with its query; a list stands for the same name several times."""
     path = "/".join([API_PREFIX, *(quote(part, safe="") for part in parts)])
-    present = {name: value for name, value in query.items() if value is not None}
-    return f"{path}?{urlencode(present, quote_via=quote)}" if present else path
+    present = {name: value for name, value in query.items() if value not in (None, [])}
+    return f"{path}?{urlencode(present, doseq=True, quote_via=quote)}" if present else path
+
+
+def label_pairs(labels: Mapping[str, str] | None) -> list[str]:
+    return [f"{name}={value}" for name, value in (labels or {}).items()]
 
 
 def decoded(body: bytes) -> Any:

@@ -6,7 +6,10 @@ written down once.
 
 from __future__ import annotations
 
-from sandboxd.client._call import Call, decoded, encoded, given, items, nothing, target
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sandboxd.client._call import Call, decoded, encoded, given, items, label_pairs, nothing, target
 from sandboxd.client.types import (
     DaemonInfo,
     ForkOptions,
@@ -72,14 +75,23 @@ def sandbox_options(options: ForkOptions) -> dict[str, object]:
     )
 
 
-def list_sandboxes() -> Call[list[SandboxInfo]]:
-    return Call(
-        "list sandboxes",
-        "daemon",
-        "GET",
-        target("sandboxes"),
-        lambda b: [SandboxInfo.from_json(item) for item in items(b, "sandboxes")],
-    )
+@dataclass(frozen=True)
+class SandboxPage:
+    """Part of a list, and where the next part begins."""
+
+    sandboxes: list[SandboxInfo]
+    next: str | None
+
+
+def list_sandboxes(
+    metadata: Mapping[str, str] | None, hostname: str | None, after: str | None
+) -> Call[SandboxPage]:
+    def parse(body: bytes) -> SandboxPage:
+        found = [SandboxInfo.from_json(item) for item in items(body, "sandboxes")]
+        return SandboxPage(found, decoded(body).get("next"))
+
+    path = target("sandboxes", label=label_pairs(metadata), hostname=hostname, after=after)
+    return Call("list sandboxes", "daemon", "GET", path, parse)
 
 
 def get_sandbox(sandbox_id: str) -> Call[SandboxInfo]:

@@ -34,10 +34,18 @@ class Daemon:
         """Returns when the daemon answers, else raises."""
         self._transport.call(_calls.health(), timeout_s=10.0)
 
-    def list_sandboxes(self, metadata: Mapping[str, str] | None = None) -> list[SandboxInfo]:
-        wanted = (metadata or {}).items()
-        found = self._transport.call(_calls.list_sandboxes())
-        return [info for info in found if wanted <= info.labels.items()]
+    def list_sandboxes(
+        self, metadata: Mapping[str, str] | None = None, *, hostname: str | None = None
+    ) -> list[SandboxInfo]:
+        """Those that have all these labels and this host name, the oldest first."""
+        found: list[SandboxInfo] = []
+        after: str | None = None
+        while True:
+            page = self._transport.call(_calls.list_sandboxes(metadata, hostname, after))
+            found += page.sandboxes
+            after = page.next
+            if after is None:
+                return found
 
     def list_images(self) -> list[ImageInfo]:
         return self._transport.call(_image_calls.list_images())

@@ -10,6 +10,7 @@ from typing import Self, Unpack
 from sandboxd.client import _calls, _command_calls, _template_calls
 from sandboxd.client._http import DEFAULT_REQUEST_TIMEOUT_S, Socket
 from sandboxd.client._sync_commands import Commands
+from sandboxd.client._sync_daemon import Daemon
 from sandboxd.client._sync_files import Files
 from sandboxd.client._sync_handle import CommandHandle
 from sandboxd.client._sync_transport import SyncTransport
@@ -112,15 +113,15 @@ class Sandbox:
 
     @staticmethod
     def list(
-        metadata: Mapping[str, str] | None = None, *, socket: Socket = None
+        metadata: Mapping[str, str] | None = None,
+        *,
+        hostname: str | None = None,
+        socket: Socket = None,
     ) -> list[SandboxInfo]:
-        """The caller's sandboxes (root: all), or those with all these labels."""
-        transport = SyncTransport(socket)
-        try:
-            found = transport.call(_calls.list_sandboxes())
-        finally:
-            transport.close()
-        return [info for info in found if (metadata or {}).items() <= info.labels.items()]
+        """The caller's sandboxes (root: all), or those with all these labels and this host name;
+        the oldest first."""
+        with Daemon(socket) as daemon:
+            return daemon.list_sandboxes(metadata, hostname=hostname)
 
     @property
     def sandbox_id(self) -> str:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from urllib.parse import quote
 
-from sandboxd.client._call import Call, decoded, encoded, items, nothing, target
+from sandboxd.client._call import Call, decoded, encoded, items, label_pairs, nothing, target
 from sandboxd.client._calls import sandbox_options
 from sandboxd.client.types import ForkOptions, SandboxInfo, TemplateInfo
 from sandboxd.protocol import CONTENT_TYPE_JSON, OnExternal
@@ -64,13 +63,11 @@ def build_template(
 
 
 def list_templates(labels: Mapping[str, str] | None) -> Call[list[TemplateInfo]]:
-    wanted = [quote(f"{name}={value}", safe="") for name, value in (labels or {}).items()]
-    query = "&".join(f"label={pair}" for pair in wanted)
     return Call(
         "list templates",
         "daemon",
         "GET",
-        target("templates") + (f"?{query}" if query else ""),
+        target("templates", label=label_pairs(labels)),
         lambda b: [TemplateInfo.from_json(item) for item in items(b, "templates")],
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from sandboxd.bounds import (
@@ -14,6 +16,7 @@ from sandboxd.bounds import (
 from sandboxd.config import Config
 from sandboxd.errors import InvalidRequest, LimitExceeded, NotFound, SandboxGone, Unsupported
 from sandboxd.lifecycle import EndReason, Event, State
+from sandboxd.listing import SandboxFilter, page, parse_labels
 from sandboxd.population import Population
 from sandboxd.registry import SandboxRecord
 from sandboxd.sandbox import ExecBudget
@@ -37,6 +40,52 @@ def record(sandbox_id: str) -> SandboxRecord:
         created_at=0,
         expires_boottime_s=None,
     )
+
+
+def test_pages_of_a_list() -> None:
+    population = Population(Config())
+    for index in range(5):
+        sandbox = population.new(f"sb-{index}", 1, "base")
+        labels = {"parity": str(index % 2), "all": "yes"}
+        # Two were made at the same instant.
+        created_at = float(max(index, 1))
+        sandbox.record = dataclasses.replace(
+            record(sandbox.sandbox_id), labels=labels, created_at=created_at, hostname=f"h{index}"
+        )
+        population.add(sandbox)
+    population.add(population.new("sb-creating", 1, "base"))
+
+    def ids(wanted: SandboxFilter, limit: int = 1000) -> list[list[str]]:
+        pages, after = [], ""
+        while True:
+            found, following = page(population, wanted, limit, after)
+            pages.append([each.sandbox_id[3:] for each in found])
+            if following is None:
+                return pages
+            after = following
+
+    assert ids(SandboxFilter()) == [["0", "1", "2", "3", "4"]]
+    assert ids(SandboxFilter(), 2) == [["0", "1"], ["2", "3"], ["4"]]
+    assert ids(SandboxFilter(), 5) == [["0", "1", "2", "3", "4"]]
+    assert ids(SandboxFilter(labels={"parity": "1", "all": "yes"})) == [["1", "3"]]
+    assert ids(SandboxFilter(labels={"all": "no"})) == [[]]
+    assert ids(SandboxFilter(hostname="h2")) == [["2"]]
+    assert ids(SandboxFilter(state=State.PAUSED)) == [[]]
+    # One that ends between two pages hides none of the others.
+    _, after = page(population, SandboxFilter(), 2, "")
+    population.remove(population.find(0, "sb-1", "x"))
+    assert after is not None
+    assert [each.sandbox_id for each in page(population, SandboxFilter(), 1, after)[0]] == ["sb-2"]
+    for limit, wrong in ((0, ""), (1001, ""), (1, "nonsense")):
+        with pytest.raises(InvalidRequest):
+            page(population, SandboxFilter(), limit, wrong)
+
+
+def test_labels_of_a_query() -> None:
+    assert parse_labels(["a=b=c", "d="], "x") == {"a": "b=c", "d": ""}
+    for wrong in (["a"], ["=b"], ["a=b"] * 65):
+        with pytest.raises(InvalidRequest):
+            parse_labels(wrong, "x")
 
 
 @pytest.fixture
