@@ -160,6 +160,7 @@ async def serve(config: Config, launcher: Launcher) -> None:
     await asyncio.wait((*serving, stopping), return_when=asyncio.FIRST_COMPLETED)
     _LOG.info("stopping")
     await service.close(creation.standing.close, templates.close)
+    service.population.events.close()
     for each in servers:
         each.should_exit = True
     await asyncio.gather(*serving)

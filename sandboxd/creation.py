@@ -237,7 +237,9 @@ class Creation:
         )
         self._service.registry.write(record)
         sandbox.record = record
+        sandbox.tell("created", image=options.image, template=record.template or None)
         self._service.ready(sandbox)
+        sandbox.tell("started")
 
     async def _run_on_fork(self, sandbox: LiveSandbox, command: RecipeCommand | None) -> None:
         if command is None:

@@ -71,6 +71,8 @@ async def start_exec(
             running.lost = True
             running.detach()
             raise
+        if running.is_program:
+            sandbox.tell("exec", exec_id=exec_id, pid=running.pid)
     except LinkClosed:
         raise sandbox.gone_error(operation) from None
     except ProtocolError as error:

@@ -48,6 +48,7 @@ async def _pause(service: SandboxService, sandbox: LiveSandbox) -> None:
         raise
     sandbox.record = record
     sandbox.apply(Event.PAUSED)
+    sandbox.tell("paused")
 
 
 async def resume(service: SandboxService, sandbox: LiveSandbox) -> None:
@@ -77,6 +78,7 @@ async def _resume(service: SandboxService, sandbox: LiveSandbox) -> None:
     if sandbox.link is None or sandbox.link.closed:
         service.init_died(sandbox)
         raise sandbox.gone_error(_RESUME)
+    sandbox.tell("resumed")
 
 
 def _require_paused(sandbox: LiveSandbox) -> LaunchedSandbox:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from sandboxd.config import Config
 from sandboxd.ended_execs import EndedExecs
 from sandboxd.errors import LimitExceeded, NotFound
+from sandboxd.events import EventLog
 from sandboxd.lifecycle import EndReason
 from sandboxd.output_ring import KeptOutput
 from sandboxd.sandbox import ExecBudget, LiveSandbox, gone_error
@@ -33,6 +34,7 @@ class Population:
             readers_per_sandbox=config.max_readers_per_sandbox,
             readers=config.max_readers,
         )
+        self.events = EventLog()
         self.pool = PoolUsers()
         """The sandboxes here are users of the templates that they were forked from."""
 
@@ -51,6 +53,7 @@ class Population:
             image,
             self._budget,
             self.pool,
+            self.events,
             self._kept_output,
             EndedExecs(config.kept_ended_execs, config.kept_ended_execs_s),
         )

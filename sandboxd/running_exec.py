@@ -96,6 +96,16 @@ class RunningExec:
         self.exited = exited
         if self.ends_for_capture:
             self.sandbox.gate.notify()
+        if self.is_program:
+            if self.oom_kills_during():
+                self.sandbox.tell("oom", exec_id=self.exec_id)
+            self.sandbox.tell(
+                "exited",
+                exec_id=self.exec_id,
+                exit_code=exited.exit_code,
+                signal=exited.signal,
+                timed_out=exited.timed_out,
+            )
         if self.is_kept:
             self._finish()
         self.wake()

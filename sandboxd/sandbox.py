@@ -14,6 +14,7 @@ from sandboxd.start_gate import StartGate
 
 if TYPE_CHECKING:
     from sandboxd.ended_execs import EndedExecs
+    from sandboxd.events import EventLog
     from sandboxd.init_link import InitLink
     from sandboxd.launch import LaunchedSandbox
     from sandboxd.output_ring import KeptOutput
@@ -79,6 +80,7 @@ class LiveSandbox:
     image: str
     budget: ExecBudget
     pool: PoolUsers
+    events: EventLog
     kept_output: KeptOutput
     ended: EndedExecs
     """Kept commands that have ended."""
@@ -100,6 +102,12 @@ class LiveSandbox:
     _counted: Template | None = None
     _generation: int = 0
     _last_exec: int = 0
+
+    def tell(self, kind: str, **details: object) -> None:
+        """Whoever follows its events. Of one that is not on record yet nobody knows."""
+        if self.record is not None:
+            labels = self.record.labels
+            self.events.emit(kind, self.sandbox_id, self.tenant_uid, labels, details)
 
     def apply(self, event: Event, reason: EndReason | None = None) -> None:
         """Step the state machine; the first reason for an end is the one that is kept."""

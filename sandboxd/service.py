@@ -165,6 +165,7 @@ class SandboxService:
             assert sandbox.launched is not None
             if sandbox.launched.oom_kills() > sandbox.oom_kills_seen:
                 reason = EndReason.OOM
+                sandbox.tell("oom", exec_id=None)
                 self.counters.oom_kills += 1
         _LOG.warning("init of %s died: %s", sandbox.sandbox_id, reason.value)
         sandbox.apply(Event.INIT_DIED, reason)
@@ -195,6 +196,8 @@ class SandboxService:
         sandbox.count_for(None)
         sandbox.pool.keep(sandbox.sandbox_id, {})
         sandbox.apply(Event.DESTROYED)
+        if sandbox.end_reason is not None:
+            sandbox.tell("killed", reason=sandbox.end_reason.value)
         self.population.remove(sandbox)
         if sandbox.record is not None:
             self.counters.sandboxes_destroyed += 1
@@ -264,6 +267,7 @@ class SandboxService:
             self.ready(sandbox)
         self.population.add(sandbox)
         self.counters.sandboxes_adopted += 1
+        sandbox.tell("adopted")
         return sandbox
 
     async def remnants(self) -> set[str]:

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import sandboxd
 from sandboxd.api import (
+    routes_events,
     routes_execs,
     routes_files,
     routes_images,
@@ -60,6 +61,7 @@ def build_app(context: ApiContext) -> ASGIApp:
     app.include_router(routes_execs.run_router)
     app.include_router(routes_files.router)
     app.include_router(routes_images.router)
+    app.include_router(routes_events.router)
     app.add_exception_handler(VenusError, _venus_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)

@@ -13,7 +13,17 @@ import sys
 import click
 
 from sandboxd import __version__
-from sandboxd.cli import commands, doctor, file_tree, files, images, run, sandboxes, templates
+from sandboxd.cli import (
+    commands,
+    doctor,
+    events,
+    file_tree,
+    files,
+    images,
+    run,
+    sandboxes,
+    templates,
+)
 from sandboxd.client import VenusError
 from sandboxd.protocol import DEFAULT_SOCKET, SOCKET_ENV
 
@@ -48,6 +58,7 @@ for command in (
     sandboxes.ls,
     sandboxes.rm,
     sandboxes.stats,
+    events.events,
     sandboxes.pause,
     sandboxes.resume,
     sandboxes.ttl,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -11,7 +12,8 @@ from sandboxd.client import _calls, _image_calls
 from sandboxd.client._async_transport import AsyncTransport
 from sandboxd.client._data import AsyncData, async_pieces
 from sandboxd.client._http import Socket
-from sandboxd.client.types import DaemonInfo, ImageInfo, SandboxInfo
+from sandboxd.client._lines import LineDecoder
+from sandboxd.client.types import DaemonInfo, ImageInfo, SandboxEvent, SandboxInfo
 
 
 class AsyncDaemon:
@@ -44,6 +46,22 @@ class AsyncDaemon:
             if after is None:
                 return found
 
+    @contextlib.asynccontextmanager
+    async def events(
+        self,
+        *,
+        after: int | None = None,
+        sandbox_id: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        wait: bool = True,
+    ) -> AsyncIterator[AsyncIterator[SandboxEvent]]:
+        """Within the block, what happens to the caller's sandboxes (root: to all), or to one, or to
+        those with all these labels: from now on, or from the one behind number `after` on. Without
+        `wait` they end with those that there are."""
+        call = _calls.follow_events(after, sandbox_id, metadata, wait=wait)
+        async with self._transport.stream(call, timeout_s=None) as chunks:
+            yield _sandbox_events(chunks)
+
     async def list_images(self) -> list[ImageInfo]:
         return await self._transport.call(_image_calls.list_images())
 
@@ -75,3 +93,10 @@ class AsyncDaemon:
         traceback: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+async def _sandbox_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[SandboxEvent]:
+    decoder = LineDecoder()
+    async for chunk in chunks:
+        for value in decoder.feed(chunk):
+            yield SandboxEvent.from_json(value)

@@ -94,6 +94,19 @@ def list_sandboxes(
     return Call("list sandboxes", "daemon", "GET", path, parse)
 
 
+def follow_events(
+    after: int | None, sandbox_id: str | None, metadata: Mapping[str, str] | None, *, wait: bool
+) -> Call[None]:
+    path = target(
+        "events",
+        after=after,
+        sandbox=sandbox_id,
+        label=label_pairs(metadata),
+        wait=None if wait else "false",
+    )
+    return Call("follow events", sandbox_id or "daemon", "GET", path, nothing)
+
+
 def get_sandbox(sandbox_id: str) -> Call[SandboxInfo]:
     return Call(
         "get sandbox",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,9 +12,10 @@ from typing import Self
 from sandboxd.client import _calls, _image_calls
 from sandboxd.client._data import Data, pieces
 from sandboxd.client._http import Socket
+from sandboxd.client._lines import LineDecoder
 from sandboxd.client._sync_transport import SyncTransport
 from sandboxd.client.errors import ConnectionLost
-from sandboxd.client.types import DaemonInfo, ImageInfo, SandboxInfo
+from sandboxd.client.types import DaemonInfo, ImageInfo, SandboxEvent, SandboxInfo
 from sandboxd.errors import error_from_json
 
 
@@ -46,6 +48,22 @@ class Daemon:
             after = page.next
             if after is None:
                 return found
+
+    @contextlib.contextmanager
+    def events(
+        self,
+        *,
+        after: int | None = None,
+        sandbox_id: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        wait: bool = True,
+    ) -> Iterator[Iterator[SandboxEvent]]:
+        """Within the block, what happens to the caller's sandboxes (root: to all), or to one, or to
+        those with all these labels: from now on, or from the one behind number `after` on. Without
+        `wait` they end with those that there are."""
+        call = _calls.follow_events(after, sandbox_id, metadata, wait=wait)
+        with self._transport.stream(call, timeout_s=None) as chunks:
+            yield _sandbox_events(chunks)
 
     def list_images(self) -> list[ImageInfo]:
         return self._transport.call(_image_calls.list_images())
@@ -106,3 +124,10 @@ def _progress(chunks: Iterator[bytes]) -> Iterator[str]:
             finished = "image" in value
     if not finished:
         raise ConnectionLost("the answer ended before the build did", operation="build image")
+
+
+def _sandbox_events(chunks: Iterator[bytes]) -> Iterator[SandboxEvent]:
+    decoder = LineDecoder()
+    for chunk in chunks:
+        for value in decoder.feed(chunk):
+            yield SandboxEvent.from_json(value)

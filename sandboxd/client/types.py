@@ -256,6 +256,28 @@ class WatchEvent(_FromJson):
 
 
 @dataclass(frozen=True)
+class SandboxEvent(_FromJson):
+    """Something that happened to a sandbox. Of type `missed`: `count` events were lost (None:
+    nobody knows how many); then there is no sandbox."""
+
+    seq: int
+    type: str
+    time: float = 0.0
+    sandbox: str = ""
+    labels: dict[str, str] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)
+    """What its type has: `exec_id`, `pid`, `exit_code`, `signal`, `reason`, `template`, …"""
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        if not isinstance(value, Mapping):
+            raise _unreadable(cls, f"expected an object, got {value!r:.200}")
+        names = {each.name for each in dataclasses.fields(cls)}
+        details = {name: item for name, item in value.items() if name not in names}
+        return super().from_json({**value, "details": details})
+
+
+@dataclass(frozen=True)
 class FileListing:
     """Entries of a directory; `truncated` when there are more than the daemon lists."""
 

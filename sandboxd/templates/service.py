@@ -117,6 +117,7 @@ class TemplateService:
         except BaseException:
             await self._release(template.template_id)
             raise
+        sandbox.tell("snapshot", template=template.template_id)
         async with self._slots:
             await self._service.in_thread(captured.native.collapse)
         return template
@@ -135,7 +136,9 @@ class TemplateService:
         template = await self._capture(sandbox, {}, wish)
         try:
             async with self._arriving(template):
-                return await self._creation.fork(template, wanted, count, ahead=False)
+                made = await self._creation.fork(template, wanted, count, ahead=False)
+            sandbox.tell("forked", into=[each.sandbox_id for each in made])
+            return made
         finally:
             await self._release(template.template_id)
 

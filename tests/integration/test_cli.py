@@ -282,6 +282,16 @@ def test_pause_resume_and_ttl(cli: Cli, box: str) -> None:
     cli("ttl", box, code=2)
 
 
+def test_events(cli: Cli, box: str) -> None:
+    lines = cli.text("events", "--no-wait", "--sandbox", box).splitlines()
+    assert [line.split()[3] for line in lines if " missed" not in line] == ["created", "started"]
+    number = lines[-1].split()[0]
+    cli("exec", box, "true")
+    more = cli.text("events", "--after", number, "--sandbox", box, "--no-wait", "--json")
+    assert [json.loads(line)["type"] for line in more.splitlines()] == ["exec", "exited"]
+    assert cli.text("events", "--no-wait", "--after", number, "-l", "no=label") == ""
+
+
 def test_stats(cli: Cli, box: str) -> None:
     assert box in cli.text("stats")
     value = json.loads(cli.text("stats", "--json", box))

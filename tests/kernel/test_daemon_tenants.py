@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -154,3 +155,18 @@ def test_images_are_changed_by_root_alone(
     assert [each["name"] for each in ask(shared, ALICE, "GET", "/v1/images")[1]["images"]] == [
         "base"
     ]
+
+
+def test_events_are_of_ones_own_sandboxes(shared: DaemonProcess) -> None:
+    _, made = ask(shared, ALICE, "POST", "/v1/sandboxes", {})
+
+    def seen(uid: int) -> set[str]:
+        target = "/v1/events?after=0&wait=false"
+        told = as_user(uid, uid, [GROUP], lambda: repr(request(shared.socket, "GET", target)))
+        assert told.startswith("(200,")
+        return set(re.findall(r"sb-[0-9a-f]{16}", told))
+
+    assert made["id"] in seen(ALICE)
+    assert made["id"] in seen(0)
+    assert seen(BOB) == set()
+    assert ask(shared, ALICE, "DELETE", f"/v1/sandboxes/{made['id']}")[0] == 204
