@@ -19,6 +19,7 @@ from sandboxd.init_protocol import (
     ProtocolError,
 )
 from sandboxd.pipes import InputPipe, OutputPipe, command_pipe
+from sandboxd.protocol import DEFAULT_PATH
 from sandboxd.running_exec import RunningExec
 from sandboxd.sandbox import LiveSandbox
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_ENVIRONMENT", "RunningExec", "start_exec"]
 
 DEFAULT_ENVIRONMENT = {
-    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "PATH": DEFAULT_PATH,
     "LANG": "C.UTF-8",
 }
 

@@ -27,6 +27,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 API_PREFIX = "/v1"
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Where programs of a sandbox are looked for, unless its environment says otherwise."""
 DEFAULT_SOCKET = "/run/venus/sandboxd.sock"
 SOCKET_ENV = "VENUS_SOCKET"
 

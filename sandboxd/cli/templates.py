@@ -16,6 +16,7 @@ from sandboxd.cli.listing import list_options, print_list
 from sandboxd.cli.options import as_json, fork_options, sandbox_options
 from sandboxd.cli.units import parse_pairs, show_duration, show_size
 from sandboxd.client import Sandbox, Template, TemplateInfo
+from sandboxd.client.warm_python import warm_python
 from sandboxd.protocol import OnExternal
 
 _LABEL_HELP = "Label, for template ls."
@@ -100,6 +101,8 @@ def read_recipe(file: Path) -> dict[str, Any]:
             each["content"] = base64.b64encode(_content(each, file.parent)).decode()
             if isinstance(mode := each.get("mode"), str):
                 each["mode"] = int(mode, 8)
+        if (warm := recipe.pop("warm_python", None)) is not None:
+            recipe = warm_python(recipe, **warm)
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         cause = f"{type(error).__name__}: {error}"
         raise click.ClickException(f"{file} is no recipe: {cause}") from error

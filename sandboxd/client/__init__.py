@@ -42,6 +42,7 @@ from sandboxd.client.types import (
     WatchEvent,
     WatchKind,
 )
+from sandboxd.client.warm_python import warm_python
 from sandboxd.errors import VenusError
 from sandboxd.protocol import ExitReason
 
@@ -82,4 +83,5 @@ __all__ = [
     "VenusError",
     "WatchEvent",
     "WatchKind",
+    "warm_python",
 ]
