@@ -15,6 +15,7 @@ from inspect_ai.util import ExecResult, SandboxEnvironmentLimits, SandboxUnavail
 from sandboxd.client import AsyncSandbox, ExitReason, VenusError
 from sandboxd.errors import ExecFailed, errno_of
 from sandboxd.providers.output_tail import OutputTail
+from sandboxd.providers.translation import ended_with_sandbox
 
 # One packet to the sandbox's init has 256 KiB, of which environments may take 128.
 _MAX_ARGV_BYTES = 128 << 10
@@ -50,11 +51,14 @@ async def execute(
         async for piece in handle:
             output[piece.stream].add(piece.data)
     stdout, stderr = output["stdout"].text(), output["stderr"].text()
+    if ended_with_sandbox(handle.exit):
+        reason = f"the sandbox ended ({handle.exit.reason}) under {shlex.join(cmd)[:200]}"
+        raise SandboxUnavailableError(reason)
     if handle.exit.reason is ExitReason.TIMEOUT:
         late = TimeoutError(f"Command timed out after {timeout} seconds")
         late.truncated_output = stdout + stderr  # type: ignore[attr-defined]
         raise late
-    if handle.exit.reason is ExitReason.LOST or handle.exit.reason is ExitReason.KILLED:
+    if ended_with_sandbox(handle.exit):
         raise SandboxUnavailableError(f"the sandbox ended under {shlex.join(cmd)[:200]}")
     if handle.exit.reason is ExitReason.OOM:
         stderr += "killed: out of memory\n"

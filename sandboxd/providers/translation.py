@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from sandboxd.client import ConnectionLost, DaemonUnavailable, VenusError
+from sandboxd.client import ConnectionLost, DaemonUnavailable, Exit, VenusError
 from sandboxd.errors import NotFound, SandboxGone, errno_of
 
 
@@ -16,6 +16,11 @@ def is_unavailable(error: VenusError) -> bool:
         return True
     # Of a file the kernel says that it is not there, of a sandbox the daemon.
     return isinstance(error, NotFound) and errno_of(error) is None
+
+
+def ended_with_sandbox(exit_: Exit) -> bool:
+    """Nobody knows how the command would have ended: its sandbox went."""
+    return exit_.exit_code is None and exit_.signal is None
 
 
 @contextlib.contextmanager
