@@ -3,14 +3,13 @@
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import Qwen3ForCausalLM
 
-from tests.support.random_model import random_model
+from tests.support.random_model import logprobs_of, random_model
 from venusrl.engine import (
     EngineConfig,
     EngineError,
@@ -23,16 +22,6 @@ from venusrl.engine import (
 pytestmark = [pytest.mark.rl, pytest.mark.timeout(240)]
 
 PROMPTS = [[5, 9, 33, 70, 71], list(range(20, 60)), [3] * 7 + [100, 101]]
-
-
-def logprobs_of(model: Qwen3ForCausalLM) -> Callable[[Sequence[int]], list[float]]:
-    def compute(token_ids: Sequence[int]) -> list[float]:
-        ids = torch.tensor([list(token_ids)])
-        with torch.no_grad():
-            table = torch.log_softmax(model(input_ids=ids).logits[0], dim=-1)
-        return [0.0, *table[:-1].gather(1, ids[0, 1:, None])[:, 0].tolist()]
-
-    return compute
 
 
 async def largest_difference(engine: VllmEngine, model: Qwen3ForCausalLM) -> float:

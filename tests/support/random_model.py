@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -37,3 +38,13 @@ def random_model(
                 parameter.mul_(4.0)
     model.save_pretrained(str(directory))
     return model
+
+
+def logprobs_of(model: Qwen3ForCausalLM) -> Callable[[Sequence[int]], list[float]]:
+    def compute(token_ids: Sequence[int]) -> list[float]:
+        ids = torch.tensor([list(token_ids)])
+        with torch.no_grad():
+            table = torch.log_softmax(model(input_ids=ids).logits[0], dim=-1)
+        return [0.0, *table[:-1].gather(1, ids[0, 1:, None])[:, 0].tolist()]
+
+    return compute
