@@ -17,7 +17,6 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import uvloop
@@ -34,6 +33,7 @@ from sandboxd.e2b.keys import ApiKeys
 from sandboxd.e2b.listener import bind, build_e2b_server
 from sandboxd.errors import VenusError
 from sandboxd.host_limits import raise_descriptor_limit, raise_pipe_limit
+from sandboxd.images.queue import ImportQueue
 from sandboxd.keeper import PoolKeeper
 from sandboxd.launch import Launcher
 from sandboxd.recovery import RunLock
@@ -129,14 +129,14 @@ async def serve(config: Config, launcher: Launcher) -> None:
     await take_over(service)
     await templates.recover()
     socket_gid = group_id(config.socket_group)
-    image_pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="images")
+    imports = ImportQueue(config.max_concurrent_imports, config.max_queued_imports)
     context = ApiContext(
         service=service,
         creation=creation,
         templates=templates,
         builder=TemplateBuilder(service, creation, templates, launcher.images),
         images=launcher.images,
-        image_pool=image_pool,
+        imports=imports,
     )
     # First, because it may be refused; until it is served, clients wait.
     keys = ApiKeys(config.e2b_keys_file)
@@ -159,13 +159,14 @@ async def serve(config: Config, launcher: Launcher) -> None:
     _LOG.info("serving on %s", config.socket_path)
     await asyncio.wait((*serving, stopping), return_when=asyncio.FIRST_COMPLETED)
     _LOG.info("stopping")
+    launcher.images.stop()
     await service.close(creation.standing.close, templates.close)
     service.population.events.close()
     for each in servers:
         each.should_exit = True
     await asyncio.gather(*serving)
     stopping.cancel()
-    image_pool.shutdown(wait=True, cancel_futures=True)
+    await asyncio.to_thread(imports.close)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -25,6 +25,8 @@ GIB = 1 << 30
 # The address of a Unix socket holds 107 bytes; the longest is RUN_DIR/sandboxes/ID/init.sock.
 _MAX_RUN_DIR_BYTES = 64
 
+_LOWEST_ID_BASE = 1 << 16
+
 StorageBackend = Literal["auto", "btrfs", "plain"]
 _MAY_BE_ZERO = frozenset({"standing_sandboxes"})
 
@@ -100,6 +102,12 @@ class Config:
     """Unpacked, all layers together."""
     max_image_entries: int = 10_000_000
     max_image_layers: int = 512
+    max_concurrent_imports: int = 2
+    """Imports, pulls and builds of images; more wait for their turn."""
+    max_queued_imports: int = 32
+    pull_timeout_s: float = 3600.0
+    registry_auth_file: Path = Path("/etc/venus/registry-auth.json")
+    """Credentials for pulls that bring none; root's alone."""
     create_timeout_s: float = 60.0
     """How long one create may wait in the queue."""
     e2b_address: str = ""
@@ -116,13 +124,20 @@ class Config:
                     continue
                 if value <= 0:
                     raise _wrong(field.name, value, "must be above zero")
-        for name in ("state_dir", "run_dir", "e2b_keys_file"):
+        if self.id_base < _LOWEST_ID_BASE:
+            raise _wrong("id_base", self.id_base, f"ids below {_LOWEST_ID_BASE} are the host's")
+        for name in ("state_dir", "run_dir", "e2b_keys_file", "registry_auth_file"):
             if not getattr(self, name).is_absolute():
                 raise _wrong(name, getattr(self, name), "must be an absolute path")
         if len(os.fsencode(self.run_dir)) > _MAX_RUN_DIR_BYTES:
             raise _wrong("run_dir", self.run_dir, f"longer than {_MAX_RUN_DIR_BYTES} bytes")
         if "/" in self.cgroup_parent or self.cgroup_parent in ("", ".", ".."):
             raise _wrong("cgroup_parent", self.cgroup_parent, "must be one path component")
+
+    @property
+    def unprivileged_id(self) -> int:
+        """Of programs that the daemon runs and that need no rights; no sandbox has it."""
+        return self.id_base - 1
 
     @property
     def socket_path(self) -> Path:

@@ -155,6 +155,13 @@ class Unsupported(VenusError):
     http_status = 501
 
 
+class Unreachable(VenusError):
+    """Another machine that is needed cannot be reached, or does not answer as it should."""
+
+    code = "unreachable"
+    http_status = 502
+
+
 class OperationTimeout(VenusError):
     """The operation took longer than it may."""
 
@@ -186,6 +193,7 @@ ERROR_CLASSES: Mapping[str, type[VenusError]] = {
         LimitExceeded,
         InternalError,
         Unsupported,
+        Unreachable,
         OperationTimeout,
         StorageFull,
     )

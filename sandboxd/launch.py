@@ -24,7 +24,7 @@ from sandboxd.cgroups import CgroupLimits, mounted_backend
 from sandboxd.config import Config
 from sandboxd.errors import Conflict, InternalError, errno_text
 from sandboxd.id_ranges import IdRanges
-from sandboxd.images import ImageBounds, ImageStore
+from sandboxd.images import ImageBounds, ImageSources, ImageStore, PullBounds, Puller
 from sandboxd.init_protocol import encode_plan
 from sandboxd.isolation.plan import IsolationSpec, exec_policy, setup_ops
 from sandboxd.isolation.seccomp import compile_filter
@@ -63,16 +63,24 @@ class _Building:
         return descriptor
 
 
+def _image_sources(config: Config) -> ImageSources:
+    return ImageSources(
+        ImageBounds(config.max_image_bytes, config.max_image_entries, config.max_image_layers),
+        Puller(
+            config.root_mountpoint,
+            config.unprivileged_id,
+            PullBounds(config.max_image_bytes, config.pull_timeout_s),
+        ),
+    )
+
+
 class Launcher:
     """Blocking; every method may be called from any thread between `prepare` and `close`."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self._volumes = choose_store(config)
-        self.images = ImageStore(
-            self._volumes,
-            ImageBounds(config.max_image_bytes, config.max_image_entries, config.max_image_layers),
-        )
+        self.images = ImageStore(self._volumes, _image_sources(config))
         self.layers = LayerStore(self._volumes)
         self._cgroups = mounted_backend(config.cgroup_parent)
         self._ids = IdRanges(config.state_dir / "id_ranges.json", config.id_base)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -12,6 +11,7 @@ from sandboxd.api.models import ErrorBody
 from sandboxd.api.peer import Peer
 from sandboxd.creation import Creation
 from sandboxd.images import ImageStore
+from sandboxd.images.queue import ImportQueue
 from sandboxd.service import SandboxService
 from sandboxd.templates.build import TemplateBuilder
 from sandboxd.templates.service import TemplateService
@@ -26,8 +26,7 @@ class ApiContext:
     templates: TemplateService
     builder: TemplateBuilder
     images: ImageStore
-    image_pool: ThreadPoolExecutor
-    """Imports and builds take long; they must not stand before creates."""
+    imports: ImportQueue
 
 
 # Coroutines, because a plain function would be sent through a thread, for each of them on each

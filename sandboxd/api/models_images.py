@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, SecretStr, StringConstraints, model_validator
 
 from sandboxd.api.models import AbsolutePath, Body
 
@@ -51,3 +51,26 @@ class BuildBaseRequest(Body):
         max_length=512,
         description="on top of the minimal base; null: python3-minimal, procps",
     )
+
+
+class PullImageRequest(Body):
+    """An image of a registry; root only."""
+
+    reference: Annotated[str, StringConstraints(max_length=1024)] = Field(
+        description="[HOST[:PORT]/]NAME[:TAG][@sha256:DIGEST]"
+    )
+    username: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = None
+    password: Annotated[SecretStr, Field(max_length=16 << 10)] | None = None
+    auth_file: AbsolutePath | None = Field(
+        default=None,
+        description="as podman login writes it, root's alone; null: the daemon's, if there is one",
+    )
+    insecure: bool = Field(default=False, description="plain HTTP, or any certificate")
+
+    @model_validator(mode="after")
+    def _one_login(self) -> Self:
+        if (self.username is None) != (self.password is None):
+            raise ValueError("username and password go together")
+        if self.username is not None and self.auth_file is not None:
+            raise ValueError("a login and auth_file exclude each other")
+        return self

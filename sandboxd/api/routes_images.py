@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
-from collections.abc import AsyncIterator, Callable
-from concurrent.futures import Future
+import threading
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
 from fastapi import APIRouter, Request
 from fastapi import Path as PathParameter
@@ -17,17 +15,17 @@ from fastapi.responses import StreamingResponse
 from starlette.requests import ClientDisconnect
 
 from sandboxd.api import models_images
-from sandboxd.api.context import ApiContext, Context, CurrentPeer, error_answers
+from sandboxd.api.context import Context, CurrentPeer, error_answers
 from sandboxd.api.peer import require_root
-from sandboxd.errors import Conflict, InternalError, VenusError
+from sandboxd.api.progress import Progress, progress_answer
+from sandboxd.errors import Conflict, VenusError
 from sandboxd.images import Image
+from sandboxd.images.pull import read_auth_file
+from sandboxd.images.registry import NO_AUTHS, PullWish, checked_reference, login
 from sandboxd.pipes import InputPipe
-from sandboxd.protocol import CONTENT_TYPE_NDJSON
 
 router = APIRouter(prefix="/v1/images", tags=["images"])
 
-_T = TypeVar("_T")
-_MAX_QUEUED_LINES = 10_000
 Name = Annotated[str, PathParameter(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 
 
@@ -46,14 +44,10 @@ def _info(image: Image) -> models_images.ImageInfo:
     )
 
 
-async def _in_thread(context: ApiContext, call: Callable[[], _T]) -> _T:
-    return await asyncio.get_running_loop().run_in_executor(context.image_pool, call)
-
-
 @router.get("", operation_id="list_images", responses=error_answers())
 async def list_images(context: Context, _peer: CurrentPeer) -> models_images.ImageList:
     """All images of this node."""
-    images = await _in_thread(context, context.images.list)
+    images = await context.service.in_thread(context.images.list)
     return models_images.ImageList(images=[_info(each) for each in images])
 
 
@@ -81,7 +75,7 @@ class _UploadReader:
 @router.put(
     "/{name}",
     operation_id="put_image",
-    responses=error_answers(400, 409, 413, 507),
+    responses=error_answers(400, 404, 409, 413, 429, 501, 507),
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -104,7 +98,13 @@ async def put_image(
         finally:
             reader.close()
 
-    extracting = asyncio.ensure_future(_in_thread(context, extract))
+    try:
+        future = context.imports.submit(name, extract)
+    except VenusError:
+        reader.close()
+        pipe.close()
+        raise
+    extracting = asyncio.wrap_future(future)
     cut: ClientDisconnect | None = None
     try:
         with contextlib.suppress(BrokenPipeError):  # it gave up: its own error says why
@@ -123,28 +123,24 @@ async def put_image(
 
 
 @router.post(
-    "/{name}/import", operation_id="import_image", responses=error_answers(400, 404, 409, 507)
+    "/{name}/import",
+    operation_id="import_image",
+    responses=error_answers(400, 404, 409, 413, 429, 501, 507),
 )
 async def import_image(
     name: Name, body: models_images.ImportImageRequest, context: Context, peer: CurrentPeer
 ) -> models_images.ImageInfo:
     """Import a root file system, or an OCI layout, from a directory of the host. Root only."""
     require_root(peer, "import image", name)
-    return _info(
-        await _in_thread(context, lambda: context.images.import_directory(name, Path(body.path)))
-    )
+    path = Path(body.path)
+    future = context.imports.submit(name, lambda: context.images.import_directory(name, path))
+    return _info(await asyncio.shield(asyncio.wrap_future(future)))
 
 
 @router.post(
     "/{name}/build-base",
     operation_id="build_base",
-    responses={
-        200: {
-            "description": "one JSON object per line: {line}, and last {image} or {error}",
-            "content": {CONTENT_TYPE_NDJSON: {"schema": {"type": "string"}}},
-        },
-        **error_answers(400, 409),
-    },
+    responses={**progress_answer("image"), **error_answers(400, 409, 429)},
     response_class=StreamingResponse,
 )
 async def build_base(
@@ -152,41 +148,50 @@ async def build_base(
 ) -> StreamingResponse:
     """Build a Debian base image with mmdebstrap, from the host's network. Root only."""
     require_root(peer, "build image", name)
-    lines: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
-    loop = asyncio.get_running_loop()
+    progress: Progress[Image] = Progress("build image", name)
+    images, suite, packages = context.images, body.suite, body.packages
+    future = context.imports.submit(
+        name, lambda: images.build_base(name, suite, packages, progress.on_line)
+    )
+    return progress.answer(future, "image", _info)
 
-    def on_line(line: str) -> None:
-        # A reader that stalls must not make the queue grow; it loses lines, not the result.
-        if lines.qsize() < _MAX_QUEUED_LINES:
-            loop.call_soon_threadsafe(lines.put_nowait, {"line": line})
 
-    future: Future[Image] = context.image_pool.submit(
-        context.images.build_base, name, body.suite, body.packages, on_line
+@router.post(
+    "/{name}/pull",
+    operation_id="pull_image",
+    responses={**progress_answer("image"), **error_answers(400, 404, 409, 429, 501, 502, 504)},
+    response_class=StreamingResponse,
+)
+async def pull_image(
+    name: Name, body: models_images.PullImageRequest, context: Context, peer: CurrentPeer
+) -> StreamingResponse:
+    """Pull an image from a registry, over the host's network; given up when the client goes. Root
+    only."""
+    require_root(peer, "pull image", name)
+    reference = checked_reference(body.reference)
+    auths = await context.service.in_thread(
+        lambda: _auths(body, reference, context.service.config.registry_auth_file)
+    )
+    wish = PullWish(reference, body.insecure, auths)
+    progress: Progress[Image] = Progress("pull image", name)
+    cancelled = threading.Event()
+    future = context.imports.submit(
+        name, lambda: context.images.pull(name, wish, progress.on_line, cancelled)
     )
 
-    def finished(done: Future[Image]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is gone: the daemon stops
-            loop.call_soon_threadsafe(lines.put_nowait, _result_line(name, done))
-            loop.call_soon_threadsafe(lines.put_nowait, None)
+    def gone() -> None:
+        cancelled.set()
+        future.cancel()
 
-    future.add_done_callback(finished)
-
-    async def progress() -> AsyncIterator[bytes]:
-        while (line := await lines.get()) is not None:
-            yield json.dumps(line).encode() + b"\n"
-
-    return StreamingResponse(progress(), media_type=CONTENT_TYPE_NDJSON)
+    return progress.answer(future, "image", _info, gone)
 
 
-def _result_line(name: str, done: Future[Image]) -> dict[str, Any]:
-    error = done.exception()
-    if error is None:
-        return {"image": _info(done.result()).model_dump()}
-    if not isinstance(error, VenusError):
-        error = InternalError(
-            "the build failed", operation="build image", object=name, cause=str(error)
-        )
-    return error.to_json()
+def _auths(body: models_images.PullImageRequest, reference: str, usual: Path) -> bytes:
+    if body.username is not None and body.password is not None:
+        return login(reference, body.username, body.password.get_secret_value())
+    if body.auth_file is not None:
+        return read_auth_file(Path(body.auth_file))
+    return read_auth_file(usual) if usual.exists() else NO_AUTHS
 
 
 @router.delete(
@@ -204,4 +209,4 @@ async def remove_image(name: Name, context: Context, peer: CurrentPeer) -> None:
             cause=f"{len(users)} sandboxes stand on it, for instance {users[0]}",
         )
     await context.creation.standing.drop(lambda shape: shape.image == name)
-    await _in_thread(context, lambda: context.images.remove(name))
+    await context.service.in_thread(lambda: context.images.remove(name))

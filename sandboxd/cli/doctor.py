@@ -132,7 +132,11 @@ def _cgroups() -> Finding:
 
 
 def _programs() -> Finding:
-    wanted = {"mkfs.btrfs": "the storage file", "mmdebstrap": "image build-base"}
+    wanted = {
+        "mkfs.btrfs": "the storage file",
+        "mmdebstrap": "image build-base",
+        "skopeo": "image pull",
+    }
     absent = [f"{name} ({use})" for name, use in wanted.items() if shutil.which(name) is None]
     if absent:
         return Finding("programs", Verdict.OPTIONAL, f"not installed: {', '.join(absent)}")

@@ -1,4 +1,4 @@
-"""image ls, import, build-base, rm."""
+"""image ls, import, pull, build-base, rm."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import click
 from sandboxd.cli.options import as_json
 from sandboxd.cli.units import show_duration, show_size, table
 from sandboxd.client import Daemon, ImageInfo
+from sandboxd.client._image_calls import image_name
 
 
 @click.group()
@@ -68,6 +69,49 @@ def build_base(socket: str, name: str, suite: str | None, packages: tuple[str, .
     """Build a small Debian image with mmdebstrap on the daemon's host; for root only."""
     with Daemon(socket) as daemon:
         for line in daemon.build_base_image(name, suite=suite, packages=packages):
+            click.echo(line, err=True)
+    click.echo(name)
+
+
+@image.command("pull")
+@click.argument("reference")
+@click.argument("name", required=False)
+@click.option("-u", "--username", help="Login at the registry; needs --password-stdin.")
+@click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
+@click.option(
+    "--auth-file",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Credentials as podman login writes them; root's alone, on the daemon's host.",
+)
+@click.option("--insecure", is_flag=True, help="Plain HTTP, or any certificate.")
+@click.pass_obj
+def pull(
+    socket: str,
+    reference: str,
+    name: str | None,
+    username: str | None,
+    password_stdin: bool,
+    auth_file: str | None,
+    insecure: bool,
+) -> None:
+    """Pull an image from a registry, over the network of the daemon's host; for root only.
+
+    Its NAME here is by default the last part of the reference: python-3.12 of
+    docker.io/library/python:3.12.
+    """
+    if (username is not None) != password_stdin:
+        raise click.UsageError("--username and --password-stdin go together")
+    password = sys.stdin.read().rstrip("\r\n") if password_stdin else None
+    name = name or image_name(reference)
+    with Daemon(socket) as daemon:
+        for line in daemon.pull_image(
+            reference,
+            name,
+            username=username,
+            password=password,
+            auth_file=auth_file,
+            insecure=insecure,
+        ):
             click.echo(line, err=True)
     click.echo(name)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
 from sandboxd.client import _calls, _image_calls
 from sandboxd.client._async_transport import AsyncTransport
+from sandboxd.client._call import Call
 from sandboxd.client._data import AsyncData, async_pieces
 from sandboxd.client._http import Socket
 from sandboxd.client._lines import LineDecoder
@@ -76,6 +77,43 @@ class AsyncDaemon:
         """Copies a root filesystem, or an OCI layout, on the daemon's host. For root only."""
         absolute = os.path.abspath(path)  # noqa: ASYNC240
         return await self._transport.call(_image_calls.import_image(name, absolute), timeout_s=None)
+
+    async def build_base_image(
+        self, name: str, *, suite: str | None = None, packages: Sequence[str] | None = None
+    ) -> AsyncIterator[str]:
+        """Builds a Debian image with mmdebstrap; yields lines of progress. For root only."""
+        async for line in self._progress(_image_calls.build_base(name, suite, packages)):
+            yield line
+
+    async def pull_image(
+        self,
+        reference: str,
+        name: str | None = None,
+        *,
+        username: str | None = None,
+        password: str | None = None,
+        auth_file: str | os.PathLike[str] | None = None,
+        insecure: bool = False,
+    ) -> AsyncIterator[str]:
+        """Pulls an image from a registry; yields lines of progress. For root only.
+
+        `name` is the image's here, by default the last part of the reference. `auth_file` lies on
+        the daemon's host. `insecure`: over plain HTTP, or with any certificate. Closing the
+        iterator gives the pull up.
+        """
+        file = None if auth_file is None else os.path.abspath(auth_file)  # noqa: ASYNC240
+        name = name or _image_calls.image_name(reference)
+        call = _image_calls.pull_image(name, reference, username, password, file, insecure)
+        async for line in self._progress(call):
+            yield line
+
+    async def _progress(self, call: Call[None]) -> AsyncIterator[str]:
+        progress = _image_calls.ProgressLines(call.operation, "image")
+        async with self._transport.stream(call, timeout_s=None) as chunks:
+            async for chunk in chunks:
+                for line in progress.feed(chunk):
+                    yield line
+        progress.result()
 
     async def remove_image(self, name: str) -> None:
         await self._transport.call(_image_calls.remove_image(name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from sandboxd.client._call import decoded
@@ -17,13 +18,13 @@ class LineDecoder:
     def __init__(self) -> None:
         self._rest = b""
 
-    def feed(self, data: bytes) -> list[Any]:
-        """The objects that the piece completes. Raises the error that a line holds."""
+    def feed(self, data: bytes) -> Iterator[Any]:
+        """The objects that the piece completes; the error that a line holds is raised in its turn.
+        To be exhausted before the next piece."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > MAX_LINE_BYTES:
             raise InternalError("a line of the answer has no end", operation="read answer")
-        values = [decoded(line) for line in lines if line]
-        for value in values:
+        for value in (decoded(line) for line in lines if line):
             if isinstance(value, dict) and "error" in value:
                 raise error_from_json(value)
-        return values
+            yield value

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
 from sandboxd.client import _calls, _image_calls
+from sandboxd.client._call import Call
 from sandboxd.client._data import Data, pieces
 from sandboxd.client._http import Socket
 from sandboxd.client._lines import LineDecoder
 from sandboxd.client._sync_transport import SyncTransport
-from sandboxd.client.errors import ConnectionLost
 from sandboxd.client.types import DaemonInfo, ImageInfo, SandboxEvent, SandboxInfo
-from sandboxd.errors import error_from_json
 
 
 class Daemon:
@@ -85,9 +83,36 @@ class Daemon:
         self, name: str, *, suite: str | None = None, packages: Sequence[str] | None = None
     ) -> Iterator[str]:
         """Builds a Debian image with mmdebstrap; yields lines of progress. For root only."""
-        call = _image_calls.build_base(name, suite, packages)
+        yield from self._progress(_image_calls.build_base(name, suite, packages))
+
+    def pull_image(
+        self,
+        reference: str,
+        name: str | None = None,
+        *,
+        username: str | None = None,
+        password: str | None = None,
+        auth_file: str | os.PathLike[str] | None = None,
+        insecure: bool = False,
+    ) -> Iterator[str]:
+        """Pulls an image from a registry; yields lines of progress. For root only.
+
+        `name` is the image's here, by default the last part of the reference. `auth_file` lies on
+        the daemon's host. `insecure`: over plain HTTP, or with any certificate. Closing the
+        iterator gives the pull up.
+        """
+        file = None if auth_file is None else os.path.abspath(auth_file)
+        name = name or _image_calls.image_name(reference)
+        yield from self._progress(
+            _image_calls.pull_image(name, reference, username, password, file, insecure)
+        )
+
+    def _progress(self, call: Call[None]) -> Iterator[str]:
+        progress = _image_calls.ProgressLines(call.operation, "image")
         with self._transport.stream(call, timeout_s=None) as chunks:
-            yield from _progress(chunks)
+            for chunk in chunks:
+                yield from progress.feed(chunk)
+        progress.result()
 
     def remove_image(self, name: str) -> None:
         self._transport.call(_image_calls.remove_image(name))
@@ -105,25 +130,6 @@ class Daemon:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _progress(chunks: Iterator[bytes]) -> Iterator[str]:
-    """Lines of a build, whose last one must be its result; an error is raised."""
-    rest = b""
-    finished = False
-    for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            if not line:
-                continue
-            value = json.loads(line)
-            if "error" in value:
-                raise error_from_json(value)
-            if "line" in value:
-                yield str(value["line"])
-            finished = "image" in value
-    if not finished:
-        raise ConnectionLost("the answer ended before the build did", operation="build image")
 
 
 def _sandbox_events(chunks: Iterator[bytes]) -> Iterator[SandboxEvent]:

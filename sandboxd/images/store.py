@@ -11,7 +11,6 @@ it.
 from __future__ import annotations
 
 import json
-import os
 import re
 import threading
 import time
@@ -23,21 +22,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from sandboxd.errors import Conflict, ImageNotFound, InvalidRequest
-from sandboxd.images import debian
-from sandboxd.images.archive import ArchivedImage, find_image
-from sandboxd.images.archive_files import ArchiveFiles
-from sandboxd.images.bounds import ImageBounds
 from sandboxd.images.documents import ImageDefaults
-from sandboxd.images.host_directory import write_directory
-from sandboxd.images.streams import Allowance
-from sandboxd.images.tar_archive import write_tar
-from sandboxd.images.tree_writer import TreeWriter
+from sandboxd.images.registry import PullWish
+from sandboxd.images.sources import ROOT, Filled, ImageSources
 from sandboxd.storage import Collection, VolumeStore
 from sandboxd.storage.mounts import sync_filesystem
-from sandboxd.storage.tree_removal import remove_tree
 from sandboxd.storage.volumes import storage_errors
 
-_ROOT = "rootfs"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
@@ -56,23 +47,12 @@ class Image:
     defaults: ImageDefaults = field(default_factory=ImageDefaults)
 
 
-@dataclass(frozen=True)
-class _Filled:
-    """What was written into `rootfs`."""
-
-    source: str
-    digest: str | None
-    size_bytes: int
-    entries: int
-    defaults: ImageDefaults = field(default_factory=ImageDefaults)
-
-
 class ImageStore:
     """Blocking; every method may be called from any thread once `open` has returned."""
 
-    def __init__(self, volumes: VolumeStore, bounds: ImageBounds | None = None) -> None:
+    def __init__(self, volumes: VolumeStore, sources: ImageSources) -> None:
         self._volumes = volumes
-        self._bounds = bounds or ImageBounds()
+        self._sources = sources
         self._lock = threading.Lock()
         self._users: Counter[str] = Counter()
         self._defaults: dict[str, ImageDefaults] = {}
@@ -83,6 +63,10 @@ class ImageStore:
         """Remove what imports left that were cut off."""
         for token in self._volumes.names(Collection.INCOMING):
             self._volumes.remove(Collection.INCOMING, token)
+
+    def stop(self) -> None:
+        """What waits for other machines gives up."""
+        self._sources.stop()
 
     def get(self, name: str) -> Image:
         """Raises `ImageNotFound`."""
@@ -114,7 +98,7 @@ class ImageStore:
             self._users[name] += 1
             known = name in self._defaults
         try:
-            root = self._path(name) / _ROOT
+            root = self._path(name) / ROOT
             if not known:
                 defaults = self.get(name).defaults
                 with self._lock:
@@ -148,20 +132,11 @@ class ImageStore:
     def import_tar(self, name: str, stream: BinaryIO) -> Image:
         """From a tar of a root filesystem, of an OCI layout, or of `docker save`; plain, gzip or
         zstd."""
-        return self._import(name, lambda incoming: self._fill_from_tar(incoming, stream, "tar"))
+        return self._import(name, lambda place: self._sources.tar(place, stream, "tar"))
 
     def import_directory(self, name: str, path: Path) -> Image:
         """From a directory of the host: a root filesystem, or an OCI layout."""
-
-        def fill(incoming: Path) -> _Filled:
-            if (filled := self._fill_from_archive(incoming, path)) is not None:
-                return filled
-            with self._writer(incoming) as writer:
-                write_directory(path, writer, Allowance(self._bounds.max_bytes))
-                writer.finish()
-            return _Filled(f"directory {path}", None, writer.size_bytes, writer.entries)
-
-        return self._import(name, fill)
+        return self._import(name, lambda place: self._sources.directory(place, path))
 
     def build_base(
         self,
@@ -171,45 +146,23 @@ class ImageStore:
         on_line: Callable[[str], None],
     ) -> Image:
         """From the Debian archive, over the host's network; progress goes to `on_line`."""
-        suite = suite or debian.DEFAULT_SUITE
-        wanted = debian.DEFAULT_PACKAGES if packages is None else tuple(packages)
-        source = f"mmdebstrap {suite} {' '.join(wanted)}".strip()
+        return self._import(
+            name, lambda place: self._sources.debian(place, suite, packages, on_line)
+        )
 
-        def fill(incoming: Path) -> _Filled:
-            with debian.bootstrap(suite, wanted, on_line) as stream:
-                return self._fill_from_tar(incoming, stream, source)
+    def pull(
+        self,
+        name: str,
+        wish: PullWish,
+        on_line: Callable[[str], None],
+        cancelled: threading.Event,
+    ) -> Image:
+        """From a registry, over the host's network; progress goes to `on_line`."""
+        return self._import(
+            name, lambda place: self._sources.registry(place, wish, on_line, cancelled)
+        )
 
-        return self._import(name, fill)
-
-    def _fill_from_tar(self, incoming: Path, stream: BinaryIO, source: str) -> _Filled:
-        with self._writer(incoming) as writer:
-            digest = write_tar(stream, writer, Allowance(self._bounds.max_bytes))
-            writer.finish()
-        # What kind of archive it is shows only when all of it is there: entries come in any order.
-        archive = incoming / "archive"
-        (incoming / _ROOT).rename(archive)
-        (incoming / _ROOT).mkdir(mode=0o755)
-        filled = self._fill_from_archive(incoming, archive)
-        if filled is not None:
-            _remove(incoming, archive.name)
-            return filled
-        (incoming / _ROOT).rmdir()
-        archive.rename(incoming / _ROOT)
-        return _Filled(source, digest, writer.size_bytes, writer.entries)
-
-    def _fill_from_archive(self, incoming: Path, directory: Path) -> _Filled | None:
-        with ArchiveFiles(directory) as files:
-            image: ArchivedImage | None = find_image(files, self._bounds)
-            if image is None:
-                return None
-            with self._writer(incoming, layered=True) as writer:
-                image.write(writer, self._bounds.max_bytes)
-        return _Filled(image.kind, image.digest, writer.size_bytes, writer.entries, image.defaults)
-
-    def _writer(self, incoming: Path, *, layered: bool = False) -> TreeWriter:
-        return TreeWriter(incoming / _ROOT, self._bounds.max_entries, layered=layered)
-
-    def _import(self, name: str, fill: Callable[[Path], _Filled]) -> Image:
+    def _import(self, name: str, fill: Callable[[Path], Filled]) -> Image:
         target = self._path(name)
         self._claim(name, "import image")
         token = uuid.uuid4().hex
@@ -218,7 +171,7 @@ class ImageStore:
                 raise Conflict("the image exists", operation="import image", object=name)
             with storage_errors("import image", name):
                 incoming = self._volumes.create(Collection.INCOMING, token, None)
-                (incoming / _ROOT).mkdir(mode=0o755)
+                (incoming / ROOT).mkdir(mode=0o755)
                 image = Image(name=name, created_at=time.time(), **vars(fill(incoming)))
                 (incoming / "image.json").write_text(json.dumps(asdict(image)))
                 sync_filesystem(incoming)
@@ -267,11 +220,3 @@ def _decoded(table: dict[str, Any]) -> Image:
     for name in ("entrypoint", "command"):
         defaults[name] = tuple(defaults.get(name, ()))
     return Image(**table, defaults=ImageDefaults(**defaults))
-
-
-def _remove(directory: Path, name: str) -> None:
-    directory_fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        remove_tree(directory_fd, name)
-    finally:
-        os.close(directory_fd)

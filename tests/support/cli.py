@@ -23,3 +23,16 @@ class Cli:
 
     def text(self, *arguments: str) -> str:
         return self(*arguments).stdout.decode().strip()
+
+    def start(self, *arguments: str, stdin: bytes) -> subprocess.Popen[bytes]:
+        """It runs on; all of its input is there."""
+        process = subprocess.Popen(
+            [*self.argv, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        assert process.stdin is not None
+        process.stdin.write(stdin)
+        process.stdin.close()
+        return process

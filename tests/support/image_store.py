@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from sandboxd.images import ImageStore
+from sandboxd.images import ImageBounds, ImageSources, ImageStore, PullBounds, Puller
 from sandboxd.storage import Collection, PlainStore
 
 
@@ -31,3 +31,10 @@ def assert_nothing_left(images: ImageStore, volumes: PlainStore) -> None:
     assert images.list() == []
     assert volumes.names(Collection.INCOMING) == set()
     assert volumes.names(Collection.IMAGES) == set()
+
+
+def store_of(volumes: PlainStore, bounds: ImageBounds | None = None) -> ImageStore:
+    """A store that pulls nothing."""
+    bounds = bounds or ImageBounds()
+    puller = Puller(Path("/nonexistent"), 65534, PullBounds(bounds.max_bytes, 1.0))
+    return ImageStore(volumes, ImageSources(bounds, puller))

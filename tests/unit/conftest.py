@@ -8,7 +8,7 @@ import pytest
 
 from sandboxd.images import ImageStore
 from sandboxd.storage import PlainStore
-from tests.support.image_store import Settings
+from tests.support.image_store import Settings, store_of
 
 
 @pytest.fixture
@@ -22,6 +22,6 @@ def volumes(tmp_path: Path) -> PlainStore:
 def images(volumes: PlainStore, monkeypatch: pytest.MonkeyPatch) -> ImageStore:
     # Flushing the machine's whole filesystem takes seconds, and no test pulls the plug.
     monkeypatch.setattr("sandboxd.images.store.sync_filesystem", lambda path: None)
-    images = ImageStore(volumes)
+    images = store_of(volumes)
     images.open()
     return images

@@ -36,7 +36,7 @@ from tests.support.image_archives import (
     link,
     zstd,
 )
-from tests.support.image_store import assert_nothing_left, root_of
+from tests.support.image_store import assert_nothing_left, root_of, store_of
 
 pytestmark = pytest.mark.unit
 
@@ -390,7 +390,7 @@ def test_what_an_image_may_hold_is_bounded(
 ) -> None:
     """Also where what is sent is small: zeros, and layers that take each other away."""
     bomb = archive(file("zeros", bytes(8 << 20)))
-    small = ImageStore(volumes, ImageBounds(max_bytes=4 << 20, max_entries=100, max_layers=3))
+    small = store_of(volumes, ImageBounds(max_bytes=4 << 20, max_entries=100, max_layers=3))
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree/zeros").write_bytes(bytes(5 << 20))
     for pack in (gzip.compress, zstd, bytes):
