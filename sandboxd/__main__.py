@@ -101,15 +101,19 @@ def prepared_launcher(config: Config) -> Iterator[Launcher]:
         launcher.close()
 
 
-def e2b_socket(config: Config, keys: ApiKeys) -> socket.socket | None:
-    """Listens for E2B's clients, where the configuration says so; their keys are loaded then."""
+E2bEntry = tuple[ApiKeys, socket.socket]
+
+
+def e2b_entry(config: Config) -> E2bEntry | None:
+    """Where E2B's clients connect, and their keys, where the configuration says that they may."""
     if not config.e2b_address:
         return None
+    keys = ApiKeys(config.e2b_keys_file)
     keys.load()
     listener = bind(config.e2b_address)
     host, port = listener.getsockname()[:2]
     _LOG.info("E2B clients: %d keys, address %s port %d", len(keys), host, port)
-    return listener
+    return keys, listener
 
 
 def reload_keys(keys: ApiKeys) -> None:
@@ -121,7 +125,7 @@ def reload_keys(keys: ApiKeys) -> None:
         _LOG.error("%s", error)
 
 
-async def serve(config: Config, launcher: Launcher) -> None:
+async def serve(config: Config, launcher: Launcher, e2b: E2bEntry | None) -> None:
     """From recovery to the last sandbox's removal."""
     service = SandboxService(config, launcher)
     creation = Creation(service, launcher)
@@ -138,16 +142,14 @@ async def serve(config: Config, launcher: Launcher) -> None:
         images=launcher.images,
         imports=imports,
     )
-    # First, because it may be refused; until it is served, clients wait.
-    keys = ApiKeys(config.e2b_keys_file)
-    e2b_listener = e2b_socket(config, keys)
     server = build_server(
         build_app(context), bind_socket(config.socket_path, socket_gid), socket_gid=socket_gid
     )
     servers = [server]
     loop = asyncio.get_running_loop()
-    if e2b_listener is not None:
-        servers.append(build_e2b_server(build_e2b_app(context, keys), e2b_listener))
+    if e2b is not None:
+        keys, listener = e2b
+        servers.append(build_e2b_server(build_e2b_app(context, keys), listener))
         loop.add_signal_handler(signal.SIGHUP, reload_keys, keys)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -181,6 +183,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if os.geteuid() != 0:
             print("sandboxd: must run as root, to make namespaces and groups", file=sys.stderr)
             return 1
+        # First, because it may be refused; until it is served, clients wait.
+        e2b = e2b_entry(config)
         shorten_slice()
         raise_descriptor_limit()
         raise_pipe_limit(config.max_sandboxes)
@@ -189,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             locked(config.state_dir, 0o700),
             prepared_launcher(config) as launcher,
         ):
-            uvloop.run(serve(config, launcher))
+            uvloop.run(serve(config, launcher, e2b))
     except VenusError as error:
         print(f"sandboxd: {error}", file=sys.stderr)
         return 1

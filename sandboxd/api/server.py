@@ -146,7 +146,13 @@ def build_server(app: Any, listener: socket.socket, *, socket_gid: int | None) -
     return server_of(app, listener, type("SocketProtocol", (PeerProtocol,), own))
 
 
-def server_of(app: Any, listener: socket.socket, protocol: type[BoundedProtocol]) -> Server:
+def server_of(
+    app: Any,
+    listener: socket.socket,
+    protocol: type[BoundedProtocol],
+    *,
+    keep_alive_s: int = _KEEP_ALIVE_S,
+) -> Server:
     """A server for `app` that speaks so, not yet started."""
     config = uvicorn.Config(
         app,
@@ -158,7 +164,7 @@ def server_of(app: Any, listener: socket.socket, protocol: type[BoundedProtocol]
         date_header=False,
         server_header=False,
         proxy_headers=False,
-        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_keep_alive=keep_alive_s,
         timeout_graceful_shutdown=_SHUTDOWN_GRACE_S,
     )
     return Server(config, listener)

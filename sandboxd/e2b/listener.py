@@ -18,7 +18,10 @@ _LOG = logging.getLogger("sandboxd")
 MAX_CONNECTIONS = 4000
 """Of all clients together, also idle ones: each is one of the daemon's descriptors."""
 HEAD_TIMEOUT_S = 30.0
-"""Until a new connection's first request has its headers."""
+"""From a connection, and from a request's first byte, until the request has its headers."""
+# Longer than the SDK keeps a connection that it does not use: whoever closes it while the other one
+# writes makes a request fail.
+_KEEP_ALIVE_S = 330
 
 
 @dataclass
@@ -44,7 +47,7 @@ class E2bProtocol(BoundedProtocol):
                 LimitExceeded("too many connections", cause=f"at most {MAX_CONNECTIONS} are served")
             )
             return
-        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._on_head_timeout)
+        self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -52,6 +55,10 @@ class E2bProtocol(BoundedProtocol):
         if self._counted:
             self._counted = False
             self.shared.count -= 1
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._start_timer()
 
     def on_headers_complete(self) -> None:
         self._stop_timer()
@@ -64,6 +71,10 @@ class E2bProtocol(BoundedProtocol):
         self._head_timer = None
         if not self.transport.is_closing():
             self.refuse(OperationTimeout(f"no request came in {HEAD_TIMEOUT_S:g} s"))
+
+    def _start_timer(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._on_head_timeout)
 
     def _stop_timer(self) -> None:
         if self._head_timer is not None:
@@ -97,4 +108,5 @@ def bind(address: str) -> socket.socket:
 def build_e2b_server(app: Any, listener: socket.socket) -> Server:
     """A server for `app`, not yet started."""
     own: dict[str, Any] = {"shared": _Connections()}
-    return server_of(app, listener, type("E2bSocketProtocol", (E2bProtocol,), own))
+    protocol = type("E2bSocketProtocol", (E2bProtocol,), own)
+    return server_of(app, listener, protocol, keep_alive_s=_KEEP_ALIVE_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -36,8 +37,14 @@ class E2bDaemon:
     """The daemon, and where the SDK finds it."""
 
     process: DaemonProcess
-    url: str
     keys_file: Path
+
+    @property
+    def url(self) -> str:
+        """Of the daemon that runs now."""
+        text = self.process.log_path.read_text()
+        *_, (host, port) = re.findall(r"address (\S+) port (\d+)", text)
+        return f"http://{host}:{port}"
 
     def reload_keys(self, content: str) -> None:
         """Returns when the daemon has read the new content of the file."""
@@ -53,11 +60,9 @@ class E2bDaemon:
         return self.process.log_path.read_text().count("E2B clients:")
 
 
-@pytest.fixture(scope="session")
-def e2b_daemon(
-    base_image_tar: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[E2bDaemon]:
-    state = tmp_path_factory.mktemp("venus-e2b")
+@contextlib.contextmanager
+def serving_e2b(name: str, state: Path, image_tar: Path) -> Iterator[E2bDaemon]:
+    """A daemon with the image `base`, and with keys of three tenants."""
     keys_file = state / "keys"
     keys_file.touch(mode=0o600)
     keys_file.write_text(f"{KEY} {TENANT_UID}\n{OTHER_KEY} {OTHER_UID}\n{ROOT_KEY} 0 # root\n")
@@ -66,10 +71,18 @@ def e2b_daemon(
         "e2b_keys_file": str(keys_file),
         "default_disk_bytes": str(DISK_BYTES),
     }
-    process = DaemonProcess(f"venus-e{os.getpid()}", state / "state", settings)
-    with serving(process, base_image_tar):
-        [(host, port)] = re.findall(r"address (\S+) port (\d+)", process.log())
-        yield E2bDaemon(process, f"http://{host}:{port}", keys_file)
+    process = DaemonProcess(name, state / "state", settings)
+    with serving(process, image_tar):
+        yield E2bDaemon(process, keys_file)
+
+
+@pytest.fixture(scope="session")
+def e2b_daemon(
+    base_image_tar: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[E2bDaemon]:
+    state = tmp_path_factory.mktemp("venus-e2b")
+    with serving_e2b(f"venus-e{os.getpid()}", state, base_image_tar) as daemon:
+        yield daemon
 
 
 @pytest.fixture(autouse=True)
