@@ -19,13 +19,16 @@ from sandboxd.exec_session import DEFAULT_ENVIRONMENT, start_exec
 from sandboxd.init_link import LinkClosed
 from sandboxd.init_protocol import ExecRequest
 from sandboxd.output_reader import require_kept
+from sandboxd.pipes import InputPipe
 from sandboxd.protocol import ExitReason, OnDisconnect, StdinMode
 from sandboxd.running_exec import RunningExec
 from sandboxd.sandbox import LiveSandbox
 from sandboxd.service import SandboxService
+from sandboxd.terminal import TerminalSize, set_size
 
 # Of one command at once; each may hold a piece of a body while the command does not read.
 MAX_STDIN_WRITERS = 16
+_TERMINAL_ENVIRONMENT = {**DEFAULT_ENVIRONMENT, "TERM": "xterm-256color"}
 _SHOWN_ARGUMENTS = 64
 _SHOWN_CHARACTERS = 256
 
@@ -44,16 +47,20 @@ class CommandSpec:
     max_output_bytes: int | None = None
     """Of the stream to the client that starts it."""
     on_disconnect: OnDisconnect = OnDisconnect.KILL
+    terminal: TerminalSize | None = None
+    """It has a terminal of its own, which is its input and all of its output."""
 
 
 async def start_command(
     service: SandboxService, sandbox: LiveSandbox, spec: CommandSpec, *, keep: bool
 ) -> RunningExec:
     """The command runs when this returns. `keep`: it needs nobody from here on, and its output is
-    kept; otherwise the caller reads its pipes and detaches it."""
+    kept, as is that of a terminal; otherwise the caller reads its pipes and detaches it."""
     record = sandbox.record
     assert record is not None
     timeout_ms = checked_timeout_ms(service.config, spec.timeout_s)
+    size = spec.terminal
+    base = DEFAULT_ENVIRONMENT if size is None else _TERMINAL_ENVIRONMENT
 
     def build(exec_id: int) -> ExecRequest:
         return ExecRequest(
@@ -61,8 +68,9 @@ async def start_command(
             spec.argv,
             user=record.user if spec.user is None else spec.user,
             cwd=record.cwd if spec.cwd is None else spec.cwd,
-            env={**DEFAULT_ENVIRONMENT, **record.env, **spec.env},
+            env={**base, **record.env, **spec.env},
             timeout_ms=timeout_ms,
+            terminal=None if size is None else (size.rows, size.columns),
         )
 
     try:
@@ -78,7 +86,7 @@ async def start_command(
         raise
     service.counters.execs_started += 1
     running.argv = _shown(spec.argv)
-    if keep:
+    if keep or running.is_terminal:
 
         def count(ended: RunningExec) -> None:
             service.counters.oom_kills += ended.reason is ExitReason.OOM
@@ -151,31 +159,47 @@ async def wait_end(running: RunningExec, timeout_s: float) -> None:
         bounds.used_readers -= 1
 
 
-async def write_stdin(running: RunningExec, data: bytes) -> None:
-    """All of `data`, at the command's pace; of nothing, whether it would be taken. `Conflict` when
-    the command takes no input, or no more."""
-    if running.stdin is None or running.stdin.closed:
+def require_input(running: RunningExec) -> InputPipe:
+    """Its open input. `Conflict` when the command takes none, `LimitExceeded` when too many wait to
+    write."""
+    pipe = running.stdin
+    if pipe is None or pipe.closed:
         raise Conflict(
             "the command takes no input",
             operation="send input",
             object=f"exec {running.exec_id}",
             cause="it was not started with stdin stream, or its input is closed",
         )
-    if running.stdin.writers >= MAX_STDIN_WRITERS:
+    if pipe.writers >= MAX_STDIN_WRITERS:
         raise LimitExceeded(
-            f"{running.stdin.writers} requests wait already for the command to read",
+            f"{pipe.writers} requests wait already for the command to read",
             operation="send input",
             object=f"exec {running.exec_id}",
         )
+    return pipe
+
+
+async def write_stdin(running: RunningExec, data: bytes) -> None:
+    """All of `data`, at the command's pace; `Conflict` when it takes no input, or no more."""
     try:
-        if data:
-            await running.stdin.write(data)
+        await require_input(running).write(data)
     except BrokenPipeError:
         raise Conflict(
             "the command no longer reads its input",
             operation="send input",
             object=f"exec {running.exec_id}",
         ) from None
+
+
+async def resize(running: RunningExec, size: TerminalSize) -> None:
+    """Its terminal gets another size; `Conflict` when it has none."""
+    # A capture has the terminal in its hands.
+    await running.sandbox.gate.wait_open()
+    if not running.is_terminal or running.stdout is None or running.stdout.eof:
+        raise Conflict(
+            "the command has no terminal", operation="resize", object=f"exec {running.exec_id}"
+        )
+    set_size(running.stdout.fd, size)
 
 
 async def send_signal(running: RunningExec, number: int, *, whole_tree: bool) -> None:

@@ -40,6 +40,7 @@ _STEP_TEXTS = {
     ExecStep.CREDENTIALS: "the user could not be taken on",
     ExecStep.CWD: "the working directory cannot be entered",
     ExecStep.EXEC: "the program cannot be executed",
+    ExecStep.TERMINAL: "it could not be given a terminal",
 }
 
 
@@ -107,20 +108,8 @@ async def _start(
     stream_stdin: bool,
     keep_for_takeover: bool,
 ) -> None:
+    unwritten = b""
     with contextlib.ExitStack() as child_ends:
-
-        def pipe_from_child() -> tuple[OutputPipe, int, int]:
-            read_end, write_end = command_pipe()
-            child_ends.callback(os.close, write_end)
-            return OutputPipe(read_end, running.wake), read_end, write_end
-
-        running.stdout, stdout_read, stdout_write = pipe_from_child()
-        running.stderr, stderr_read, stderr_write = pipe_from_child()
-        stdin_read: int | None = None
-        if stdin_data is not None or stream_stdin:
-            stdin_read, stdin_write = command_pipe()
-            child_ends.callback(os.close, stdin_read)
-            running.stdin = InputPipe(stdin_write)
         procs_fds: tuple[int, ...] = ()
         kill_fd: int | None = None
         if running.is_program:
@@ -128,19 +117,32 @@ async def _start(
             cgroup = launched.open_exec_cgroup(running.exec_id)
             child_ends.callback(cgroup.close)
             procs_fds, kill_fd = tuple(cgroup.procs_fds), cgroup.kill_fd
-        fds = ExecFds(
-            stdin=stdin_read,
-            stdout=stdout_write,
-            stderr=stderr_write,
-            keep_stdin=(
-                running.stdin.fd if running.stdin and stream_stdin and keep_for_takeover else None
-            ),
-            keep_stdout=stdout_read if keep_for_takeover else None,
-            keep_stderr=stderr_read if keep_for_takeover else None,
-            cgroup_procs=procs_fds,
-            cgroup_kill=kill_fd,
-        )
-        unwritten = b""
+        if request.terminal is not None:
+            fds = ExecFds(cgroup_procs=procs_fds, cgroup_kill=kill_fd)
+        else:
+
+            def pipe_from_child() -> tuple[OutputPipe, int, int]:
+                read_end, write_end = command_pipe()
+                child_ends.callback(os.close, write_end)
+                return OutputPipe(read_end, running.wake), read_end, write_end
+
+            running.stdout, stdout_read, stdout_write = pipe_from_child()
+            running.stderr, stderr_read, stderr_write = pipe_from_child()
+            stdin_read = stdin_write = None
+            if stdin_data is not None or stream_stdin:
+                stdin_read, stdin_write = command_pipe()
+                child_ends.callback(os.close, stdin_read)
+                running.stdin = InputPipe(stdin_write)
+            fds = ExecFds(
+                stdin=stdin_read,
+                stdout=stdout_write,
+                stderr=stderr_write,
+                keep_stdin=stdin_write if stream_stdin and keep_for_takeover else None,
+                keep_stdout=stdout_read if keep_for_takeover else None,
+                keep_stderr=stderr_read if keep_for_takeover else None,
+                cgroup_procs=procs_fds,
+                cgroup_kill=kill_fd,
+            )
         if stdin_data is not None and running.stdin is not None:
             # Nearly always all of it, so that the daemon's part is over before the command runs.
             unwritten = stdin_data[running.stdin.write_now(stdin_data) :]
@@ -153,6 +155,8 @@ async def _start(
             cause=f"step {answer.step.name.lower()}: {errno_text(answer.errno)}",
         )
     running.pid = answer.pid
+    for master in answer.fds:
+        running.take_terminal(master)
     if stdin_data is not None and running.stdin is not None:
         if unwritten:
             running.feeder = asyncio.ensure_future(_feed(running.stdin, unwritten))

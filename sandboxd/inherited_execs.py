@@ -7,6 +7,8 @@ theirs that is open can be continued.
 
 from __future__ import annotations
 
+import os
+
 from sandboxd.init_link import InitLink
 from sandboxd.init_protocol import ExecKind, FdBit
 from sandboxd.pipes import InputPipe, OutputPipe
@@ -30,7 +32,10 @@ async def take_over_execs(sandbox: LiveSandbox, link: InitLink) -> None:
         if (fd := kept.get(FdBit.KEEP_STDIN)) is not None:
             running.stdin = InputPipe(fd)
         if (fd := kept.get(FdBit.KEEP_STDOUT)) is not None:
-            running.stdout = OutputPipe(fd, running.wake)
+            if os.isatty(fd):
+                running.take_terminal(fd)
+            else:
+                running.stdout = OutputPipe(fd, running.wake)
         if (fd := kept.get(FdBit.KEEP_STDERR)) is not None:
             running.stderr = OutputPipe(fd, running.wake)
         if info.exited is not None:

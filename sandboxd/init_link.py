@@ -10,6 +10,7 @@ Does not handle: what a closed link means. That is the service's.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import os
 import socket
@@ -37,6 +38,7 @@ from sandboxd.init_protocol import (
     decode_packet,
     encode_exec,
     encode_hello,
+    encode_keep_terminal,
     encode_kill,
     encode_list,
     encode_release,
@@ -131,7 +133,7 @@ class InitLink:
         if isinstance(answer, Failed):
             self._exit_handlers.pop(request.exec_id, None)
             return answer
-        if not isinstance(answer, Started):
+        if not isinstance(answer, Started) or len(answer.fds) != (request.terminal is not None):
             raise self._unexpected("start command", answer)
         return answer
 
@@ -147,6 +149,13 @@ class InitLink:
         """Signal a command; returns init's errno, 0 when it was sent."""
         answer = await self._ask(
             lambda request_id: encode_kill(request_id, exec_id, signal, whole_tree=whole_tree)
+        )
+        return answer.errno if isinstance(answer, Ack | RequestError) else 0
+
+    async def keep_terminal(self, exec_id: int, master: int) -> int:
+        """Give init a duplicate of a restored command's terminal; returns init's errno or 0."""
+        answer = await self._ask(
+            lambda request_id: encode_keep_terminal(request_id, exec_id), (master,)
         )
         return answer.errno if isinstance(answer, Ack | RequestError) else 0
 
@@ -196,6 +205,10 @@ class InitLink:
         try:
             self._send(packet, fds)
             return await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self._unwanted(waiter.result())
+            raise
         finally:
             timer.cancel()
             self._waiters.pop(request_id, None)
@@ -289,11 +302,19 @@ class InitLink:
             else:
                 listing.append((answer, fds))
             return
-        _close_all(fds)
+        if isinstance(answer, Started) and fds:
+            answer = dataclasses.replace(answer, fds=tuple(fds))
+        else:
+            _close_all(fds)
         waiter = self._waiters.get(answer.request_id)
         if waiter is not None and not waiter.done():
             waiter.set_result(answer)
-        elif isinstance(answer, Started):
+        else:
+            self._unwanted(answer)
+
+    def _unwanted(self, answer: Answer) -> None:
+        if isinstance(answer, Started):
+            _close_all(answer.fds)
             self._orphans.add(answer.exec_id)
             self.kill_soon(answer.exec_id, _SIGKILL, whole_tree=True)
 

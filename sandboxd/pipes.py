@@ -53,7 +53,6 @@ class OutputPipe:
         self._is_terminal = is_terminal
         self._armed = False
         self._draining = False
-        self._paused = False
         self._timer: asyncio.TimerHandle | None = None
         self._hold_at: int | None = None
         self._rest: int | None = None
@@ -123,17 +122,6 @@ class OutputPipe:
         if self._draining and not self._armed:
             self._drain_after(0)
 
-    def pause(self) -> None:
-        """Read nothing until `go_on`."""
-        self._paused = True
-        self._disarm()
-
-    def go_on(self) -> None:
-        """Ends `pause`."""
-        self._paused = False
-        if self._draining:
-            self._drain_after(0)
-
     def finish(self, *, at_once: bool = False) -> None:
         """The leader has ended: what is there now, and no more, belongs to its output. `at_once`:
         do not wait for any reader. Once that is drained `finished` is true, and `wake` runs."""
@@ -172,7 +160,7 @@ class OutputPipe:
             self._drain_some()
 
     def _drain_some(self) -> None:
-        if self.eof or self._paused:
+        if self.eof:
             return
         wanted = _DRAIN_BYTES if self._rest is None else self._rest
         allowed = wanted
@@ -221,7 +209,7 @@ class OutputPipe:
         return len(data)
 
     def _arm(self) -> None:
-        if not self._armed and not self.eof and not self._paused:
+        if not self._armed and not self.eof:
             self._armed = True
             self._loop.add_reader(self._fd, self._on_readable)
 
@@ -242,6 +230,8 @@ class InputPipe:
         self._writable: asyncio.Future[None] | None = None
         self.writers = 0
         """How many `write` at once."""
+        self._may_write = asyncio.Event()
+        self._may_write.set()
         self.closed = False
 
     def write_now(self, data: bytes) -> int:
@@ -260,8 +250,17 @@ class InputPipe:
         finally:
             self.writers -= 1
 
+    def pause(self) -> None:
+        """Nothing is written until `go_on`."""
+        self._may_write.clear()
+
+    def go_on(self) -> None:
+        """Ends `pause`."""
+        self._may_write.set()
+
     async def _write(self, view: memoryview) -> None:
         while view:
+            await self._may_write.wait()
             if self.closed:
                 raise BrokenPipeError("the input was closed")
             try:
@@ -292,3 +291,4 @@ class InputPipe:
             self._loop.remove_writer(self.fd)
         os.close(self.fd)
         self._on_writable()
+        self._may_write.set()

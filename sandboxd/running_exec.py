@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal as signals
 import time
 from collections.abc import Callable
@@ -172,8 +173,24 @@ class RunningExec:
             self.ended_for_capture = True
             self.kill_soon()
 
+    def take_terminal(self, master: int) -> None:
+        """It has a terminal, of which this is the master; which is from here on its own."""
+        self.is_terminal = True
+        self.stdin = InputPipe(os.dup(master))
+        self.stdout = OutputPipe(master, self.wake, is_terminal=True)
+
+    def set_typing_paused(self, paused: bool) -> None:
+        """While the sandbox is captured its terminal is in a mode in which keys mean nothing."""
+        if self.is_terminal and self.stdin is not None:
+            if paused:
+                self.stdin.pause()
+            else:
+                self.stdin.go_on()
+
     def close_stdin(self) -> None:
-        """End of file for the command, once what was written is read."""
+        """End of file for the command, once what was written is read. A terminal has none."""
+        if self.is_terminal:
+            return
         if self.stdin is not None and not self.stdin.closed:
             self.stdin.close()
             if self.sandbox.link is not None:

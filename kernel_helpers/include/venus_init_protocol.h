@@ -142,6 +142,9 @@ enum venus_message_type {
   VENUS_RELEASE = 5,      /* venus_exec_ref -> ACK; EBUSY while it runs */
   VENUS_LIST = 6,         /* no payload -> EXEC_INFO*, LIST_END */
   VENUS_SHUTDOWN = 7,     /* no payload; init exits, the kernel kills the rest */
+  /* venus_exec_ref and one descriptor -> ACK; the master of a RESTORED command's terminal, of which
+   * init keeps a duplicate as of one that it made itself */
+  VENUS_KEEP_TERMINAL = 8,
   /* init -> daemon */
   VENUS_HELLO_REPLY = 0x81,
   VENUS_STARTED = 0x82,
@@ -203,6 +206,11 @@ enum venus_fd_bit {
   VENUS_HAS_ALL = (1u << 8) - 1,
 };
 
+/* A PROGRAM in a session with a new terminal of the sandbox as its own: number0 rows, number1 columns.
+ * No stdin, stdout, stderr, nor any to be kept. STARTED brings the master. Init keeps a duplicate as
+ * keep_stdout, and the slave open until the leader has ended. */
+#define VENUS_EXEC_TERMINAL 1u
+
 /* Followed by rlimit_count venus_rlimit (on top of the plan's), then by strings_size bytes: user,
  * cwd, argc arguments, envc "NAME=value", each NUL terminated and nothing else.
  * user: "" root, "1000", "1000:1000", "name", "name:group" (names: the sandbox's own /etc/passwd).
@@ -210,7 +218,7 @@ enum venus_fd_bit {
 struct venus_exec {
   uint64_t exec_id; /* not 0, unused */
   uint32_t kind;
-  uint32_t flags; /* reserved, 0 */
+  uint32_t flags;
   uint32_t fd_mask;
   uint32_t cgroup_procs_count;
   uint32_t timeout_ms; /* 0 = none */
@@ -243,6 +251,7 @@ struct venus_hello_reply {
   uint32_t reserved;
 } __attribute__((packed));
 
+/* Comes with the master of the terminal if there is one. */
 struct venus_started {
   uint64_t exec_id;
   int32_t pid; /* in the sandbox's pid namespace */
@@ -264,6 +273,7 @@ enum venus_exec_step {
   VENUS_STEP_SECCOMP = 12,
   VENUS_STEP_EXEC = 13,
   VENUS_STEP_RESTORE = 14,
+  VENUS_STEP_TERMINAL = 15, /* ENOSPC: too many in the sandbox or on the machine */
 };
 
 struct venus_failed {

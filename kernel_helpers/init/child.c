@@ -22,6 +22,7 @@
 #include "files.h"
 #include "restore.h"
 #include "sys.h"
+#include "terminal.h"
 #include "users.h"
 
 #define STATUS_FD 3
@@ -45,9 +46,11 @@ static int join_cgroups(const struct child_fds *fds) {
 
 static int arrange_descriptors(struct child_fds *fds) {
   /* Received descriptors are never 0, 1 or 2: init holds those. So no dup2 clobbers a source. */
-  for (int k = 0; k < 3; k++)
-    if (fds->standard[k] >= 0 && dup2(fds->standard[k], k) < 0)
+  for (int k = 0; k < 3; k++) {
+    int source = fds->terminal >= 0 ? fds->terminal : fds->standard[k];
+    if (source >= 0 && dup2(source, k) < 0)
       return errno;
+  }
   if (fds->status != STATUS_FD) {
     if (dup3(fds->status, STATUS_FD, O_CLOEXEC) < 0)
       return errno;
@@ -246,12 +249,16 @@ _Noreturn void child_run(const struct policy *policy, const struct exec_request 
   STEP(SESSION, setsid() < 0 ? errno : 0);
   STEP(CGROUP, join_cgroups(fds));
   STEP(DESCRIPTORS, arrange_descriptors(fds));
+  if (fds->terminal >= 0)
+    STEP(TERMINAL, terminal_take());
   if (policy->oom_score_adj)
     STEP(OOM_SCORE, set_oom_score(policy->oom_score_adj));
   STEP(RLIMIT, set_rlimits((const uint8_t *)policy->rlimits, policy->rlimit_count));
   STEP(RLIMIT, set_rlimits(request->rlimits, request->head.rlimit_count));
   STEP(CAPABILITIES, reduce_capabilities(mask));
   STEP(USER, users_lookup(user, &identity));
+  if (fds->terminal >= 0 && identity.uid != 0)
+    STEP(TERMINAL, fchown(STDIN_FILENO, identity.uid, (gid_t)-1) < 0 ? errno : 0);
   STEP(CREDENTIALS, become(&identity, mask));
   umask((mode_t)policy->umask);
   STEP(CWD, enter_directory(cwd, &identity));

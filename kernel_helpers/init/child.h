@@ -6,6 +6,7 @@
 
 struct child_fds {
   int standard[3]; /* -1: keep init's /dev/null */
+  int terminal;    /* slave for all three, -1: none */
   unsigned cgroup_count;
   int cgroup_procs[VENUS_MAX_CGROUP_PROCS];
   int status;

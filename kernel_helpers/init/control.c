@@ -94,7 +94,8 @@ static bool send_pending(struct control *control, struct exec *exec, unsigned bi
   if (!(exec->pending & bit))
     return true;
   size_t total = build(bytes, type, request_id, payload, size);
-  switch (send_packet(control, bytes, total, NULL, 0)) {
+  unsigned fd_count = type == VENUS_STARTED && exec->has_terminal;
+  switch (send_packet(control, bytes, total, &exec->keep_fd[1], fd_count)) {
   case SENT:
     exec->pending &= (uint8_t)~bit;
     return true;
@@ -223,7 +224,7 @@ static void hello(struct control *control, const struct packet *packet) {
          sizeof reply.head + policy->sandbox_id_size);
 }
 
-static int with_exec(struct control *control, const struct packet *packet) {
+static int with_exec(struct control *control, const struct packet *packet, int fd) {
   bool is_kill = packet->header.type == VENUS_KILL;
   struct exec *exec =
       execs_find(control->table, is_kill ? packet->kill.exec_id : packet->ref.exec_id);
@@ -233,6 +234,8 @@ static int with_exec(struct control *control, const struct packet *packet) {
     return execs_kill(exec, (int)packet->kill.signal, packet->kill.flags & VENUS_KILL_WHOLE_TREE);
   if (packet->header.type == VENUS_RELEASE)
     return execs_release(control->table, exec);
+  if (packet->header.type == VENUS_KEEP_TERMINAL)
+    return execs_keep_terminal(exec, fd);
   close_fd(&exec->keep_fd[0]);
   return 0;
 }
@@ -250,12 +253,19 @@ static bool handle(struct control *control, const struct packet *packet, const i
       answer(control, VENUS_FAILED, request_id, &failed, sizeof failed);
     break;
   case VENUS_KILL:
-    acknowledge(control, packet, packet->kill.exec_id, with_exec(control, packet));
+    acknowledge(control, packet, packet->kill.exec_id, with_exec(control, packet, -1));
     break;
   case VENUS_STDIN_CLOSED:
   case VENUS_RELEASE:
-    acknowledge(control, packet, packet->ref.exec_id, with_exec(control, packet));
+    acknowledge(control, packet, packet->ref.exec_id, with_exec(control, packet, -1));
     break;
+  case VENUS_KEEP_TERMINAL: {
+    int error = with_exec(control, packet, fds[0]);
+    if (error)
+      close(fds[0]);
+    acknowledge(control, packet, packet->ref.exec_id, error);
+    break;
+  }
   case VENUS_LIST:
     control->listing = true;
     control->list_next = 0;

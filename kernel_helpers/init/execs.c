@@ -10,6 +10,7 @@
 #include "pool_calls.h"
 #include "restore.h"
 #include "sys.h"
+#include "terminal.h"
 #include "tree.h"
 
 /* A killed tree may take a while to die (or, without cgroup.kill, fork meanwhile): ask again. */
@@ -27,7 +28,7 @@ static struct exec *take_slot(struct exec_table *table) {
     if (i == table->used)
       table->used++;
     memset(exec, 0, sizeof *exec);
-    exec->status_fd = exec->cgroup_kill_fd = -1;
+    exec->status_fd = exec->cgroup_kill_fd = exec->slave_fd = -1;
     for (int k = 0; k < 3; k++)
       exec->keep_fd[k] = -1;
     return exec;
@@ -38,6 +39,7 @@ static struct exec *take_slot(struct exec_table *table) {
 static void close_kept(struct exec *exec) {
   for (int k = 0; k < 3; k++)
     close_fd(&exec->keep_fd[k]);
+  close_fd(&exec->slave_fd);
 }
 
 static void free_slot(struct exec_table *table, struct exec *exec) {
@@ -88,6 +90,22 @@ static void close_child_fds(struct child_fds *fds) {
   close_fd(&fds->status);
 }
 
+/* Without one: 0. */
+static int give_terminal(const struct exec_table *table, struct exec *exec,
+                         const struct venus_exec *head) {
+  if (!(head->flags & VENUS_EXEC_TERMINAL))
+    return 0;
+  struct terminal terminal;
+  int error = terminal_open(table->policy->devpts_fd, (uint16_t)head->number[0],
+                            (uint16_t)head->number[1], &terminal);
+  if (error)
+    return error;
+  exec->has_terminal = true;
+  exec->keep_fd[1] = terminal.master;
+  exec->slave_fd = terminal.slave;
+  return 0;
+}
+
 /* The pid is nobody's yet: in a fresh sandbox nothing but the restore chooses it. */
 static void enter_restored(struct exec *exec, pid_t pid) {
   exec->pid = pid;
@@ -127,6 +145,14 @@ bool execs_start(struct exec_table *table, const struct packet *packet, const in
   struct child_fds child = {.status = -1};
   sort_fds(&child, exec, head, fds);
 
+  failed->step = VENUS_STEP_TERMINAL;
+  failed->error = give_terminal(table, exec, head);
+  if (failed->error) {
+    close_child_fds(&child);
+    free_slot(table, exec);
+    return false;
+  }
+  child.terminal = exec->slave_fd;
   failed->step = VENUS_STEP_FORK;
   if (head->kind == VENUS_KIND_RESTORED) {
     enter_restored(exec, (pid_t)head->number[0]);
@@ -251,6 +277,7 @@ void execs_reap(struct exec_table *table) {
       execs_read_status(exec);
     exec->reaped = true;
     exec->deadline_us = 0;
+    close_fd(&exec->slave_fd);
     if (exec->state == EXEC_FAILED) {
       execs_settle(table, exec);
       continue;
@@ -290,6 +317,16 @@ int execs_kill(struct exec *exec, int signal_number, bool whole_tree) {
   if (!error && !exec->reaped)
     exec->exit.flags |= VENUS_EXIT_KILLED_BY_REQUEST;
   return error;
+}
+
+int execs_keep_terminal(struct exec *exec, int master) {
+  int slave = exec->reaped ? -1 : terminal_slave(master);
+  if (slave < 0 && !exec->reaped)
+    return errno;
+  close_kept(exec);
+  exec->keep_fd[1] = master;
+  exec->slave_fd = slave;
+  return 0;
 }
 
 int execs_release(struct exec_table *table, struct exec *exec) {

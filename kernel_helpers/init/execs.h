@@ -43,9 +43,11 @@ struct exec {
   uint8_t kind;
   uint8_t pending;
   bool reaped;
+  bool has_terminal; /* its master is keep_fd[1] */
   uint32_t timeout_ms;
   int status_fd; /* read end; the child's report while STARTING */
   int keep_fd[3];
+  int slave_fd; /* of its terminal, until the leader is dead */
   int cgroup_kill_fd;
   uint32_t failed_step;
   int32_t failed_error;
@@ -80,6 +82,8 @@ int execs_expire(struct exec_table *table);
 
 /* errno or 0. */
 int execs_kill(struct exec *exec, int signal_number, bool whole_tree);
+/* Takes the master of a restored command's terminal. errno or 0. */
+int execs_keep_terminal(struct exec *exec, int master);
 int execs_release(struct exec_table *table, struct exec *exec);
 
 /* Frees a FAILED slot once the daemon has been told (or is gone) and the child is reaped. */

@@ -14,6 +14,18 @@ static unsigned expected_arguments(uint32_t kind) {
   return kind == VENUS_KIND_RENAME || kind == VENUS_KIND_WRITE || kind == VENUS_KIND_CHOWN ? 2 : 1;
 }
 
+#define STREAMS                                                                                    \
+  (VENUS_HAS_STDIN | VENUS_HAS_STDOUT | VENUS_HAS_STDERR | VENUS_HAS_KEEP_STDIN |                  \
+   VENUS_HAS_KEEP_STDOUT | VENUS_HAS_KEEP_STDERR)
+
+static bool are_flags_valid(const struct venus_exec *head) {
+  if (head->flags == 0)
+    return true;
+  return head->flags == VENUS_EXEC_TERMINAL && head->kind == VENUS_KIND_PROGRAM &&
+         !(head->fd_mask & STREAMS) && head->number[0] <= UINT16_MAX &&
+         head->number[1] <= UINT16_MAX;
+}
+
 static int parse_exec(struct exec_request *exec, const uint8_t *payload, size_t size,
                       unsigned fd_count) {
   struct venus_exec *head = &exec->head;
@@ -21,7 +33,7 @@ static int parse_exec(struct exec_request *exec, const uint8_t *payload, size_t 
     return EBADMSG;
   memcpy(head, payload, sizeof *head);
   bool has_procs = head->fd_mask & VENUS_HAS_CGROUP_PROCS;
-  if (head->exec_id == 0 || head->flags != 0 || head->kind > VENUS_KIND_LAST ||
+  if (head->exec_id == 0 || !are_flags_valid(head) || head->kind > VENUS_KIND_LAST ||
       (head->fd_mask & ~(uint32_t)VENUS_HAS_ALL) ||
       head->cgroup_procs_count > VENUS_MAX_CGROUP_PROCS ||
       has_procs != (head->cgroup_procs_count > 0) || head->rlimit_count > VENUS_MAX_RLIMITS ||
@@ -60,7 +72,7 @@ int packet_parse(struct packet *packet, const uint8_t *bytes, size_t size, unsig
     return EBADMSG;
   if (packet->header.type == VENUS_EXEC)
     return parse_exec(&packet->exec, payload, size, fd_count);
-  if (fd_count != 0)
+  if (fd_count != (packet->header.type == VENUS_KEEP_TERMINAL))
     return EBADF;
 
   switch (packet->header.type) {
@@ -78,6 +90,7 @@ int packet_parse(struct packet *packet, const uint8_t *bytes, size_t size, unsig
     return 0;
   case VENUS_STDIN_CLOSED:
   case VENUS_RELEASE:
+  case VENUS_KEEP_TERMINAL:
     if (size != sizeof packet->ref)
       return EBADMSG;
     memcpy(&packet->ref, payload, sizeof packet->ref);

@@ -17,6 +17,7 @@ struct policy {
   uint32_t rlimit_count;
   uint32_t filter_count;
   uint32_t sandbox_id_size;
+  int devpts_fd; /* root of the sandbox's devpts, -1 without one; not of the plan */
   char sandbox_id[VENUS_MAX_SANDBOX_ID];
   struct venus_rlimit rlimits[VENUS_MAX_RLIMITS];
   struct sock_filter filter[VENUS_MAX_FILTER_INSTRUCTIONS];

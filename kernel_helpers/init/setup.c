@@ -21,6 +21,7 @@
 #define FORBIDDEN_MOUNT_FLAGS (MS_BIND | MS_MOVE)
 
 struct setup {
+  int devpts_fd;
   int slots[VENUS_MAX_PLAN_SLOTS];
   int old_root_fd;
   int empty_directory_fd; /* detached read-only tmpfs, cloned for every masked directory */
@@ -75,11 +76,17 @@ static int detach_old_root(struct setup *setup) {
   return result(chdir("/"));
 }
 
-static int mount_filesystem(const struct plan_op *op) {
+static int mount_filesystem(struct setup *setup, const struct plan_op *op) {
   if (op->number & FORBIDDEN_MOUNT_FLAGS)
     return EINVAL;
-  return result(mount(op->string[0], op->string[1], op->string[0], (unsigned long)op->number,
-                      op->string[2]));
+  if (mount(op->string[0], op->string[1], op->string[0], (unsigned long)op->number,
+            op->string[2]) < 0)
+    return errno;
+  if (strcmp(op->string[0], "devpts") != 0 || setup->devpts_fd >= 0)
+    return 0;
+  /* Now, while nothing runs that could put something else in its place. */
+  setup->devpts_fd = open(op->string[1], O_PATH | O_DIRECTORY | O_CLOEXEC);
+  return result(setup->devpts_fd);
 }
 
 static int make_directory(const struct plan_op *op) {
@@ -194,7 +201,7 @@ static int run_op(struct setup *setup, const struct plan_op *op) {
   case VENUS_OP_DETACH_OLD_ROOT:
     return detach_old_root(setup);
   case VENUS_OP_MOUNT:
-    return mount_filesystem(op);
+    return mount_filesystem(setup, op);
   case VENUS_OP_ATTACH_MOUNT:
     return attach_mount(setup, op);
   case VENUS_OP_MAKE_DIRECTORY:
@@ -221,7 +228,7 @@ static int run_op(struct setup *setup, const struct plan_op *op) {
 
 static void run_plan(const uint8_t *bytes, size_t size, struct policy *policy,
                      struct venus_status *status) {
-  struct setup setup = {.old_root_fd = -1, .empty_directory_fd = -1};
+  struct setup setup = {.old_root_fd = -1, .empty_directory_fd = -1, .devpts_fd = -1};
   for (unsigned i = 0; i < VENUS_MAX_PLAN_SLOTS; i++)
     setup.slots[i] = -1;
 
@@ -246,6 +253,7 @@ static void run_plan(const uint8_t *bytes, size_t size, struct policy *policy,
     close_fd(&setup.slots[i]);
   close_fd(&setup.old_root_fd);
   close_fd(&setup.empty_directory_fd);
+  policy->devpts_fd = setup.devpts_fd;
 }
 
 void setup_run(int plan_fd, struct policy *policy, struct venus_status *status) {

@@ -19,6 +19,7 @@ namespace {
 
 constexpr const char *kSandbox = "the sandbox";
 constexpr size_t kLargestQueue = 1 << 17;  // two buffers of 64 KiB
+constexpr int kPauseMs = 10, kMostPauses = 200;
 
 class Drain {
 public:
@@ -49,7 +50,9 @@ public:
         apply(quiet_settings(terminal_.settings));
         if (slave_ >= 0)
             terminal_.input = read_all(slave_);
-        terminal_.output = read_all(master_);
+        // What the caller has not yet read is its own; a fork's terminal begins without.
+        if (terminal_.external_slot == kNoObject)
+            terminal_.output = read_all(master_);
         if (!terminal_.output.empty())
             write_output();
         // Last: quiet settings would make one line of what is there.
@@ -98,11 +101,22 @@ private:
         }
     }
 
+    // What was there fits again, but only in pieces, large ones waste the kernel's buffers, and once it
+    // has moved the first of them on, from one buffer to the next.
     void write_all(int fd, const Bytes &content)
     {
-        for (size_t at = 0; at < content.size();)
-            at += static_cast<size_t>(
-                checked(write(fd, content.data() + at, content.size() - at), "put back into", name_));
+        int pauses = 0;
+        for (size_t at = 0; at < content.size();) {
+            ssize_t size = write(fd, content.data() + at,
+                                 std::min(kTerminalPiece, content.size() - at));
+            if (size < 0 && errno == EAGAIN && pauses++ < kMostPauses) {
+                settle(fd == master_ ? slave_ : master_);
+                pollfd asked = {fd, POLLOUT, 0};
+                poll(&asked, 1, kPauseMs);
+                continue;
+            }
+            at += static_cast<size_t>(checked(size, "put back into", name_));
+        }
     }
 
     void write_output()

@@ -77,9 +77,12 @@ void fill_queues(const ProcessPlanContext &context, const TerminalImage &termina
     if (!terminal.output.empty()) {
         ops.call(object, SYS_ioctl,
                  {master, kSetSettings, writer.data(quiet_settings(terminal.settings))});
-        ops.call(object, SYS_write,
-                 {kTemporary, writer.data(terminal.output), terminal.output.size()},
-                 static_cast<int64_t>(terminal.output.size()));
+        for (size_t at = 0; at < terminal.output.size(); at += kTerminalPiece) {
+            size_t size = std::min(kTerminalPiece, terminal.output.size() - at);
+            ops.call(object, SYS_write,
+                     {kTemporary, writer.data(terminal.output) + at, size},
+                     static_cast<int64_t>(size));
+        }
     }
     object = "input of terminal " + std::to_string(terminal.index);
     // Last: quiet settings would make one line of what is there.

@@ -13,6 +13,8 @@ Bytes typing_settings(const Bytes &settings);
 Bytes typed_input(const TerminalImage &terminal);
 // Quiet, and output flows although somebody has stopped it (^S).
 Bytes flowing_settings(const Bytes &settings);
+// As much as may be written at once to a terminal that is to hold as much as it can.
+constexpr size_t kTerminalPiece = 1000;
 uint8_t stop_character(const TerminalImage &terminal);
 
 void add_terminal_ops(const ProcessPlanContext &context, OpList &ops);

@@ -18,6 +18,7 @@ from sandboxd.protocol import (
     ProtocolError,
     StdinMode,
 )
+from sandboxd.terminal import MAX_COLUMNS, MAX_ROWS, TerminalSize
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -27,8 +28,8 @@ _MAX_REQUEST_BYTES = MAX_CONTROL_BYTES + 2 * MAX_INLINE_STDIN_BYTES
 _MAX_ARGUMENTS = 8192
 _HEADER_FIELDS = frozenset(
     {
-        "argv", "command", "cwd", "env", "max_output_bytes", "on_disconnect", "stdin", "timeout_s",
-        "user",
+        "argv", "command", "cwd", "env", "max_output_bytes", "on_disconnect", "pty", "stdin",
+        "timeout_s", "user",
     }
 )  # fmt: skip
 
@@ -64,6 +65,9 @@ def parse_header(table: dict[str, Any], stdin_data: bytes) -> CommandSpec:
     on_disconnect = table.get("on_disconnect", "kill")
     if on_disconnect not in ("kill", "keep"):
         raise _refuse("on_disconnect", "must be kill or keep")
+    terminal = _parse_terminal(table.get("pty"))
+    if terminal is not None and stdin != "null":
+        raise _refuse("stdin", "a terminal is the input; stdin must be null")
     return CommandSpec(
         argv=_parse_argv(table),
         env=_parse_env(table.get("env")),
@@ -74,6 +78,7 @@ def parse_header(table: dict[str, Any], stdin_data: bytes) -> CommandSpec:
         stdin_data=stdin_data,
         max_output_bytes=_optional_int(table, "max_output_bytes"),
         on_disconnect=OnDisconnect(on_disconnect),
+        terminal=terminal,
     )
 
 
@@ -105,6 +110,18 @@ def _parse_argv(table: dict[str, Any]) -> tuple[str, ...]:
     if not argv[0]:
         raise _refuse("argv", "the program's name is empty")
     return tuple(argv)
+
+
+def _parse_terminal(pty: Any) -> TerminalSize | None:
+    if pty is None:
+        return None
+    if not isinstance(pty, dict) or set(pty) != {"rows", "cols"}:
+        raise _refuse("pty", "must be an object of rows and cols")
+    for name, limit in (("rows", MAX_ROWS), ("cols", MAX_COLUMNS)):
+        value = pty[name]
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= limit:
+            raise _refuse(f"pty.{name}", f"must be a whole number from 1 to {limit}")
+    return TerminalSize(pty["rows"], pty["cols"])
 
 
 def _parse_env(env: Any) -> dict[str, str]:

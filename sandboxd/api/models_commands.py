@@ -7,8 +7,16 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from sandboxd.api.models import MAX_ENV_ENTRIES, Body, EnvName, EnvValue, UserName
+from sandboxd.terminal import MAX_COLUMNS, MAX_ROWS
 
 ExitReason = Literal["exited", "signaled", "timeout", "oom", "killed", "lost"]
+
+
+class TerminalSizeRequest(Body):
+    """Of a terminal, in characters."""
+
+    rows: int = Field(ge=1, le=MAX_ROWS)
+    cols: int = Field(ge=1, le=MAX_COLUMNS)
 
 
 class StartCommandRequest(Body):
@@ -23,6 +31,10 @@ class StartCommandRequest(Body):
         default=None, gt=0, allow_inf_nan=False, description="null: the longest that is allowed"
     )
     stdin: bool = Field(default=False, description="its input is open; otherwise it reads its end")
+    pty: TerminalSizeRequest | None = Field(
+        default=None,
+        description="it gets a terminal, which is its input and all of its output (stdout)",
+    )
 
     @field_validator("argv")
     @classmethod
@@ -51,6 +63,7 @@ class CommandInfo(Body):
     running: bool
     kept: bool = Field(description="its output can be read and attached to")
     inherited: bool = Field(description="it came with a fork")
+    pty: bool = Field(description="it has a terminal")
     exit_code: int | None
     signal: int | None
     reason: ExitReason | None = Field(description="why a kept one is over")

@@ -133,6 +133,7 @@ def command_info(running: RunningExec) -> models_commands.CommandInfo:
         argv=list(running.argv),
         kept=running.is_kept,
         inherited=running.is_inherited,
+        pty=running.is_terminal,
         exit_code=exited.exit_code if exited is not None and running.pid else None,
         signal=exited.signal if exited is not None else None,
         reason=None if running.reason is None else running.reason.value,

@@ -23,12 +23,14 @@ from sandboxd.commands import (
     find_command,
     find_running,
     known_commands,
+    require_input,
+    resize,
     send_signal,
     start_command,
     wait_end,
     write_stdin,
 )
-from sandboxd.errors import TooLarge
+from sandboxd.errors import Conflict, TooLarge
 from sandboxd.output_reader import StreamName, open_reader, require_kept
 from sandboxd.protocol import (
     CONTENT_TYPE_BYTES,
@@ -37,6 +39,7 @@ from sandboxd.protocol import (
     MAX_WAIT_S,
     StdinMode,
 )
+from sandboxd.terminal import TerminalSize
 
 router = APIRouter(prefix="/v1/sandboxes/{sandbox_id}", tags=["commands"])
 run_router = APIRouter(prefix="/v1", tags=["commands"])
@@ -111,7 +114,7 @@ async def start_background(
     """Start a command that needs no client: its output is kept, to be read and attached to."""
     sandbox = context.service.population.find(peer.uid, sandbox_id, "exec")
     spec = parse_header(body.model_dump(exclude_none=True, exclude={"stdin"}), b"")
-    if body.stdin:
+    if body.stdin and spec.terminal is None:
         spec = dataclasses.replace(spec, stdin=StdinMode.STREAM)
     sandbox.require_running("exec")
     return created(command_info(await start_command(context.service, sandbox, spec, keep=True)))
@@ -218,8 +221,14 @@ async def send_stdin(
     """Write the body to the command's input, at its pace; `eof` closes the input afterwards."""
     sandbox = context.service.population.find(peer.uid, sandbox_id, "send input")
     running = find_running(sandbox, exec_id, "send input")
-    # Also for a body of nothing.
-    await write_stdin(running, b"")
+    if eof and running.is_terminal:
+        raise Conflict(
+            "the input of a terminal has no end",
+            operation="send input",
+            object=f"exec {exec_id}",
+            cause="the end of a file is typed, as ^D",
+        )
+    require_input(running)
     sent = 0
     async for chunk in request.stream():
         sent += len(chunk)
@@ -231,7 +240,8 @@ async def send_stdin(
                 cause=f"more than {context.service.config.max_upload_bytes} bytes in one request "
                 "(max_upload_bytes)",
             )
-        await while_there(request, write_stdin(running, chunk))
+        if chunk:
+            await while_there(request, write_stdin(running, chunk))
     if eof:
         running.close_stdin()
 
@@ -254,6 +264,25 @@ async def signal_command(
     sandbox.require_running("send signal")
     running = find_running(sandbox, exec_id, "send signal")
     await send_signal(running, body.signal, whole_tree=body.whole_tree)
+
+
+@router.post(
+    "/execs/{exec_id}/resize",
+    status_code=204,
+    operation_id="resize_terminal",
+    responses=error_answers(400, 404, 409, 410),
+)
+async def resize_terminal(
+    sandbox_id: str,
+    exec_id: int,
+    body: models_commands.TerminalSizeRequest,
+    context: Context,
+    peer: CurrentPeer,
+) -> None:
+    """Another size for the command's terminal, of which its programs are told (SIGWINCH)."""
+    sandbox = context.service.population.find(peer.uid, sandbox_id, "resize")
+    running = find_running(sandbox, exec_id, "resize")
+    await resize(running, TerminalSize(body.rows, body.cols))
 
 
 @router.get(

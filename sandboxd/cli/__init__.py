@@ -48,6 +48,7 @@ def cli(ctx: click.Context, socket: str) -> None:
 for command in (
     sandboxes.create,
     run.exec_,
+    run.shell,
     run.run,
     commands.ps,
     commands.attach,

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 import click
 
 from sandboxd.cli.options import as_json
-from sandboxd.cli.streams import TIMED_OUT, end, failure_told, pass_through
+from sandboxd.cli.streams import TIMED_OUT, end, end_conversation, failure_told, pass_through
+from sandboxd.cli.terminal import own_size
 from sandboxd.cli.units import DURATION, SIGNAL, table
 from sandboxd.client import CommandInfo, Sandbox
-from sandboxd.errors import NotFound, OperationTimeout
+from sandboxd.errors import Conflict, NotFound, OperationTimeout
 
 sandbox_argument = click.argument("sandbox_id", metavar="SANDBOX")
 command_argument = click.argument("command", metavar="COMMAND", type=click.IntRange(min=1))
@@ -64,12 +65,17 @@ def attach(socket: str, interactive: bool, sandbox_id: str, command: int) -> Non
     """Show the output of a background command: the end of what it has written, and what it writes.
 
     COMMAND is its id, as exec -d and ps print it. Its exit code becomes this command's;
-    interrupting this command leaves it running.
+    interrupting this command leaves it running. With -i a command that has a terminal takes over
+    this one; ~. at the start of a line leaves it.
     """
     with failure_told(), contextlib.ExitStack() as stack:
         sandbox = stack.enter_context(_connected(socket, sandbox_id))
         handle = sandbox.commands.connect(exec_id=command, max_output_bytes=None)
         stack.callback(handle.disconnect)
+        if interactive and sandbox.commands.get(command).pty:
+            with contextlib.suppress(NotFound, Conflict):  # it has ended
+                handle.resize(own_size())
+            end_conversation(handle)
         pass_through(handle, interactive=interactive, collect=False)
     end(handle.exit, None)
 

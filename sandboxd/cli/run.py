@@ -8,11 +8,13 @@ from typing import Any
 import click
 
 from sandboxd.cli.options import fork_options, one_origin, sandbox_options
-from sandboxd.cli.streams import end, failure_told, pass_through
+from sandboxd.cli.streams import end, end_conversation, failure_told, pass_through
+from sandboxd.cli.terminal import own_size
 from sandboxd.cli.units import DURATION, parse_pairs
 from sandboxd.client import Sandbox
 
 # What follows the sandbox, or the program, is the program's own.
+_SHELL = ("/bin/sh", "-c", "command -v bash >/dev/null && exec bash -l; exec sh -l")
 _OPTIONS_COME_FIRST = {"allow_interspersed_args": False}
 
 
@@ -23,6 +25,7 @@ _OPTIONS_COME_FIRST = {"allow_interspersed_args": False}
 @click.option("-u", "--user", help="User: a name, UID or UID:GID of the image.")
 @click.option("--timeout", type=DURATION, help="Kill the command and its children after this.")
 @click.option("--json", "as_json", is_flag=True, help="Print output and result as one JSON object.")
+@click.option("-t", "--tty", is_flag=True, help="Give the program a terminal.")
 @click.option("--keep", is_flag=True, help="The program goes on when this command ends before it.")
 @click.option("-d", "--detach", is_flag=True, help="Start it in the background; print its id.")
 @click.argument("sandbox_id", metavar="SANDBOX")
@@ -36,6 +39,7 @@ def exec_(
     user: str | None,
     timeout: float | None,
     as_json: bool,
+    tty: bool,
     keep: bool,
     detach: bool,
     sandbox_id: str,
@@ -46,9 +50,12 @@ def exec_(
     The arguments are the program's, not a shell's: for a shell line write
     `exec ID sh -c 'LINE'`. Interrupting this command kills the program, unless it was started with
     --keep. With -d it runs in the background: see ps, attach, wait and kill. With -d and -i its
-    input stays open.
+    input stays open. With -i and -t every key goes to the program, and ~. at the start of a line
+    leaves it.
     """
     argv = _program(argv)
+    if tty and as_json:
+        raise click.UsageError("-t does not go with --json")
     if detach:
         if keep or as_json:
             raise click.UsageError("-d goes with neither --keep nor --json")
@@ -60,6 +67,7 @@ def exec_(
                 user=user,
                 timeout=timeout,
                 stdin=interactive,
+                pty=own_size() if tty else None,
             )
         click.echo(started.exec_id)
         return
@@ -74,12 +82,41 @@ def exec_(
                 cwd=workdir,
                 user=user,
                 timeout=timeout,
-                stdin=interactive,
+                stdin=interactive and not tty,
                 keep=keep,
+                pty=own_size() if tty else None,
             )
         )
+        if tty and interactive:
+            end_conversation(handle)
         outputs = pass_through(handle, interactive=interactive, collect=as_json)
     end(handle.exit, outputs if as_json else None)
+
+
+@click.command()
+@click.option("-e", "--env", multiple=True, metavar="NAME=VALUE", help="Environment variable.")
+@click.option("-w", "--workdir", help="Working directory.")
+@click.option("-u", "--user", help="User: a name, UID or UID:GID of the image.")
+@click.argument("sandbox_id", metavar="SANDBOX")
+@click.pass_context
+def shell(
+    ctx: click.Context,
+    env: tuple[str, ...],
+    workdir: str | None,
+    user: str | None,
+    sandbox_id: str,
+) -> None:
+    """Open a shell in a sandbox, in this terminal: bash where there is one, else sh."""
+    ctx.invoke(
+        exec_,
+        interactive=True,
+        tty=True,
+        env=env,
+        workdir=workdir,
+        user=user,
+        sandbox_id=sandbox_id,
+        argv=_SHELL,
+    )
 
 
 @click.command(context_settings=_OPTIONS_COME_FIRST)

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import click
 
+from sandboxd.cli.terminal import converse
 from sandboxd.client import CommandHandle, ExitReason, Output, VenusError
 from sandboxd.client.types import Exit
 from sandboxd.errors import ExecFailed
@@ -31,6 +32,14 @@ def end(exit_: Exit, outputs: list[Output] | None) -> NoReturn:
     raise click.exceptions.Exit(
         TIMED_OUT if exit_.reason is ExitReason.TIMEOUT else exit_.shell_code
     )
+
+
+def end_conversation(handle: CommandHandle) -> NoReturn:
+    """In this process's terminal, to the command's end, and then as it did."""
+    if not converse(handle):
+        click.echo("\r\nvenus-sandbox: left", err=True)
+        raise click.exceptions.Exit(0)
+    end(handle.exit, None)
 
 
 _EXPLAINED = {

@@ -15,7 +15,7 @@ from sandboxd.client._exec import (
     DEFAULT_MAX_OUTPUT_BYTES,
     WAIT_GRACE_S,
 )
-from sandboxd.client.types import CommandInfo, CommandResult, Exit
+from sandboxd.client.types import CommandInfo, CommandResult, Exit, PtySize
 from sandboxd.errors import NotFound
 from sandboxd.protocol import DEFAULT_WAIT_S, StdinMode
 
@@ -57,6 +57,7 @@ class AsyncCommands:
         stdin: bool = False,
         max_output_bytes: int | None = None,
         keep: bool = False,
+        pty: PtySize | None = None,
     ) -> AsyncCommandHandle: ...
 
     async def run(
@@ -74,6 +75,7 @@ class AsyncCommands:
         check: bool = True,
         max_output_bytes: int | None = DEFAULT_MAX_OUTPUT_BYTES,
         keep: bool = False,
+        pty: PtySize | None = None,
     ) -> CommandResult | AsyncCommandHandle:
         """Runs a shell command line (str) or a program (sequence), to its end by default.
 
@@ -83,6 +85,7 @@ class AsyncCommands:
         once; `stdin=True` then keeps the input open for `send_stdin`, and with `keep` the command
         goes on when the handle's connection is lost or given up. Cancelling the call ends the
         command and everything that it started.
+        With `pty` (rows, columns) it has a terminal, which is its input and all of its output.
         """
         if background:
             return await self._start(
@@ -95,8 +98,9 @@ class AsyncCommands:
                 timeout_s=timeout,
                 max_output_bytes=max_output_bytes,
                 keep=keep,
+                pty=pty,
             )
-        assert not keep, "keep=True is for background commands"
+        assert not keep and pty is None, "keep and pty are for background commands"
         assert not isinstance(stdin, bool), "stdin=True is for background commands"
         content = b"" if stdin is None else small(stdin)
         if stdin is None:
@@ -127,6 +131,7 @@ class AsyncCommands:
         user: str | None = None,
         timeout: float | None = None,
         stdin: bool = False,
+        pty: PtySize | None = None,
     ) -> CommandInfo:
         """Starts a command that needs no connection: the end of its output is kept, `connect` reads
         it, `wait` tells how it ended. It never waits for a reader."""
@@ -139,6 +144,7 @@ class AsyncCommands:
                 user=user,
                 timeout_s=timeout,
                 stdin=stdin,
+                pty=pty,
             )
         )
 
@@ -194,6 +200,10 @@ class AsyncCommands:
             _command_calls.send_signal(self._sandbox_id, exec_id, number, whole_tree=whole_tree)
         )
 
+    async def resize(self, exec_id: int, pty: PtySize) -> None:
+        """Gives a command's terminal another size, of which its programs are told."""
+        await self._transport.call(_command_calls.resize(self._sandbox_id, exec_id, pty))
+
     async def kill(self, pid: int | None = None, *, exec_id: int | None = None) -> bool:
         """Kills a command and everything that it started. False if there is none that runs."""
         try:
@@ -224,6 +234,7 @@ class AsyncCommands:
         timeout_s: float | None,
         max_output_bytes: int | None,
         keep: bool = False,
+        pty: PtySize | None = None,
     ) -> AsyncCommandHandle:
         call = _command_calls.run_command(
             self._sandbox_id,
@@ -236,5 +247,6 @@ class AsyncCommands:
             inline_stdin=inline_stdin,
             max_output_bytes=max_output_bytes,
             keep=keep,
+            pty=pty,
         )
         return await AsyncCommandHandle(self._transport, call, timeout_s, self._sandbox_id)._start()

@@ -16,7 +16,7 @@ from sandboxd.client._call import Call
 from sandboxd.client._data import AsyncData, async_pieces, small
 from sandboxd.client._exec import Event, ExecStream, OutputCollector, checked
 from sandboxd.client._http import EXEC_GRACE_S
-from sandboxd.client.types import CommandResult, Exit, Output, SandboxInfo, Started
+from sandboxd.client.types import CommandResult, Exit, Output, PtySize, SandboxInfo, Started
 from sandboxd.errors import VenusError
 
 AsyncOnOutput = Callable[[str], Awaitable[None] | None]
@@ -161,6 +161,10 @@ class AsyncCommandHandle:
                 self._sandbox_id, self.exec_id, number, whole_tree=whole_tree
             )
         )
+
+    async def resize(self, pty: PtySize) -> None:
+        """Gives the command's terminal another size, of which its programs are told."""
+        await self._transport.call(_command_calls.resize(self._sandbox_id, self.exec_id, pty))
 
     async def kill(self) -> None:
         """Kills the command and everything that it started."""

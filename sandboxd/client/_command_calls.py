@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from sandboxd.client._call import Call, decoded, encoded, given, items, nothing, target
 from sandboxd.client._calls import new_sandbox
-from sandboxd.client.types import CommandInfo, Exit, ForkOptions, Started
+from sandboxd.client.types import CommandInfo, Exit, ForkOptions, PtySize, Started
 from sandboxd.errors import InvalidRequest, NotFound
 from sandboxd.protocol import (
     CONTENT_TYPE_BYTES,
@@ -33,6 +33,7 @@ def run_command(
     inline_stdin: bytes = b"",
     max_output_bytes: int | None = None,
     keep: bool = False,
+    pty: PtySize | None = None,
 ) -> Call[None]:
     """A shell command line (a str), or a program with its arguments (a sequence). `keep`: it goes
     on without the client."""
@@ -51,6 +52,7 @@ def run_command(
         stdin=stdin.value,
         max_output_bytes=max_output_bytes,
         on_disconnect=OnDisconnect.KEEP.value if keep else None,
+        pty=_size(pty),
     )
     body = encode_json_frame(FrameType.HEADER, header)
     if inline_stdin:
@@ -91,6 +93,22 @@ def _start(command: str | Sequence[str], path: str, body: bytes) -> Call[None]:
     return Call("run", _shown(command), "POST", path, nothing, body, CONTENT_TYPE_FRAMES)
 
 
+def resize(sandbox_id: str, exec_id: int, pty: PtySize) -> Call[None]:
+    return Call(
+        "resize terminal",
+        f"command {exec_id} of {sandbox_id}",
+        "POST",
+        target("sandboxes", sandbox_id, "execs", str(exec_id), "resize"),
+        nothing,
+        encoded({"rows": pty[0], "cols": pty[1]}),
+        CONTENT_TYPE_JSON,
+    )
+
+
+def _size(pty: PtySize | None) -> dict[str, int] | None:
+    return None if pty is None else {"rows": pty[0], "cols": pty[1]}
+
+
 def _shown(command: str | Sequence[str]) -> str:
     return command if isinstance(command, str) else " ".join(command)
 
@@ -104,6 +122,7 @@ def start_command(
     user: str | None = None,
     timeout_s: float | None = None,
     stdin: bool = False,
+    pty: PtySize | None = None,
 ) -> Call[CommandInfo]:
     """As `run_command`, in the background from the start."""
     body = _command_header(
@@ -113,6 +132,7 @@ def start_command(
         user=user,
         timeout_s=timeout_s,
         stdin=stdin,
+        pty=_size(pty),
     )
     return Call(
         "start",

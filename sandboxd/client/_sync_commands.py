@@ -15,7 +15,7 @@ from sandboxd.client._exec import (
 )
 from sandboxd.client._sync_handle import CommandHandle, OnOutput
 from sandboxd.client._sync_transport import SyncTransport
-from sandboxd.client.types import CommandInfo, CommandResult, Exit
+from sandboxd.client.types import CommandInfo, CommandResult, Exit, PtySize
 from sandboxd.errors import NotFound
 from sandboxd.protocol import DEFAULT_WAIT_S, StdinMode
 
@@ -57,6 +57,7 @@ class Commands:
         stdin: bool = False,
         max_output_bytes: int | None = None,
         keep: bool = False,
+        pty: PtySize | None = None,
     ) -> CommandHandle: ...
 
     def run(
@@ -74,6 +75,7 @@ class Commands:
         check: bool = True,
         max_output_bytes: int | None = DEFAULT_MAX_OUTPUT_BYTES,
         keep: bool = False,
+        pty: PtySize | None = None,
     ) -> CommandResult | CommandHandle:
         """Runs a shell command line (str) or a program (sequence), to its end by default.
 
@@ -82,6 +84,7 @@ class Commands:
         `CommandTimeout`, both of which carry the result. With `background`, returns a handle at
         once; `stdin=True` then keeps the input open for `send_stdin`, and with
         `keep` the command goes on when the handle's connection is lost or given up.
+        With `pty` (rows, columns) it has a terminal, which is its input and all of its output.
         """
         if background:
             return self._start(
@@ -94,8 +97,9 @@ class Commands:
                 timeout_s=timeout,
                 max_output_bytes=max_output_bytes,
                 keep=keep,
+                pty=pty,
             )
-        assert not keep, "keep=True is for background commands"
+        assert not keep and pty is None, "keep and pty are for background commands"
         assert not isinstance(stdin, bool), "stdin=True is for background commands"
         content = b"" if stdin is None else small(stdin)
         if stdin is None:
@@ -126,6 +130,7 @@ class Commands:
         user: str | None = None,
         timeout: float | None = None,
         stdin: bool = False,
+        pty: PtySize | None = None,
     ) -> CommandInfo:
         """Starts a command that needs no connection: the end of its output is kept, `connect` reads
         it, `wait` tells how it ended. It never waits for a reader."""
@@ -138,6 +143,7 @@ class Commands:
                 user=user,
                 timeout_s=timeout,
                 stdin=stdin,
+                pty=pty,
             )
         )
 
@@ -191,6 +197,10 @@ class Commands:
             _command_calls.send_signal(self._sandbox_id, exec_id, number, whole_tree=whole_tree)
         )
 
+    def resize(self, exec_id: int, pty: PtySize) -> None:
+        """Gives a command's terminal another size, of which its programs are told."""
+        self._transport.call(_command_calls.resize(self._sandbox_id, exec_id, pty))
+
     def kill(self, pid: int | None = None, *, exec_id: int | None = None) -> bool:
         """Kills a command and everything that it started. False if there is none that runs."""
         try:
@@ -219,6 +229,7 @@ class Commands:
         timeout_s: float | None,
         max_output_bytes: int | None,
         keep: bool = False,
+        pty: PtySize | None = None,
     ) -> CommandHandle:
         call = _command_calls.run_command(
             self._sandbox_id,
@@ -231,5 +242,6 @@ class Commands:
             inline_stdin=inline_stdin,
             max_output_bytes=max_output_bytes,
             keep=keep,
+            pty=pty,
         )
         return CommandHandle(self._transport, call, timeout_s, self._sandbox_id)

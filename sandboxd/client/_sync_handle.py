@@ -15,7 +15,7 @@ from sandboxd.client._data import Data, pieces, small
 from sandboxd.client._exec import Event, ExecStream, OutputCollector, checked
 from sandboxd.client._http import EXEC_GRACE_S
 from sandboxd.client._sync_transport import SyncTransport
-from sandboxd.client.types import CommandResult, Exit, Output, SandboxInfo, Started
+from sandboxd.client.types import CommandResult, Exit, Output, PtySize, SandboxInfo, Started
 from sandboxd.errors import VenusError
 
 OnOutput = Callable[[str], None]
@@ -157,6 +157,10 @@ class CommandHandle:
                 self._sandbox_id, self.exec_id, number, whole_tree=whole_tree
             )
         )
+
+    def resize(self, pty: PtySize) -> None:
+        """Gives the command's terminal another size, of which its programs are told."""
+        self._transport.call(_command_calls.resize(self._sandbox_id, self.exec_id, pty))
 
     def kill(self) -> None:
         """Kills the command and everything that it started."""

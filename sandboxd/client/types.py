@@ -171,6 +171,7 @@ class CommandInfo(_FromJson):
     argv: list[str] = field(default_factory=list)
     kept: bool = False
     inherited: bool = False
+    pty: bool = False
     exit_code: int | None = None
     signal: int | None = None
     reason: ExitReason | None = None
@@ -180,6 +181,10 @@ class CommandInfo(_FromJson):
     def __post_init__(self) -> None:
         if self.reason is not None:
             object.__setattr__(self, "reason", ExitReason(self.reason))
+
+
+PtySize = tuple[int, int]
+"""Rows and columns of a terminal."""
 
 
 @dataclass(frozen=True)

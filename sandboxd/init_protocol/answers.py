@@ -41,6 +41,8 @@ class Started:
     request_id: int
     exec_id: int
     pid: int
+    fds: tuple[int, ...] = ()
+    """The master of its terminal, if it has one; whoever takes the answer owns it."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Ack:
-    """Answer to KILL, STDIN_CLOSED, RELEASE. ``errno`` 0 is success."""
+    """Answer to KILL, STDIN_CLOSED, RELEASE, KEEP_TERMINAL. ``errno`` 0 is success."""
 
     request_id: int
     exec_id: int

@@ -16,6 +16,7 @@ class MessageType(enum.IntEnum):
     RELEASE = 5
     LIST = 6
     SHUTDOWN = 7
+    KEEP_TERMINAL = 8
     HELLO_REPLY = 0x81
     STARTED = 0x82
     FAILED = 0x83
@@ -53,6 +54,10 @@ class FileFlag(enum.IntFlag):
     OWNERS = 32
 
 
+class ExecFlag(enum.IntFlag):
+    TERMINAL = 1
+
+
 class FdBit(enum.IntFlag):
     STDIN = 1 << 0
     STDOUT = 1 << 1
@@ -81,6 +86,7 @@ class ExecStep(enum.IntEnum):
     SECCOMP = 12
     EXEC = 13
     RESTORE = 14
+    TERMINAL = 15
 
 
 class ExecState(enum.IntEnum):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from sandboxd.init_protocol.numbers import (
     HEADER,
+    ExecFlag,
     ExecKind,
     FdBit,
     MessageType,
@@ -94,6 +95,8 @@ class ExecRequest:
     rlimits: tuple[Rlimit, ...] = ()
     number0: int = 0
     number1: int = 0
+    terminal: tuple[int, int] | None = None
+    """Rows and columns of the terminal that a PROGRAM gets, which stands for all of its streams."""
 
 
 def _packet(kind: MessageType, request_id: int, payload: bytes = b"") -> bytes:
@@ -138,15 +141,14 @@ def encode_exec(request_id: int, request: ExecRequest, fds: ExecFds) -> bytes:
     head = _EXEC.pack(
         request.exec_id,
         request.kind,
-        0,
+        0 if request.terminal is None else ExecFlag.TERMINAL,
         fds.mask(),
         len(fds.cgroup_procs),
         request.timeout_ms,
         len(request.rlimits),
         len(argv),
         len(env),
-        request.number0,
-        request.number1,
+        *(request.terminal or (request.number0, request.number1)),
         len(strings),
         0,
     )
@@ -165,6 +167,11 @@ def encode_kill(request_id: int, exec_id: int, signal: int, *, whole_tree: bool)
 
 def encode_stdin_closed(request_id: int, exec_id: int) -> bytes:
     return _packet(MessageType.STDIN_CLOSED, request_id, _EXEC_REF.pack(exec_id))
+
+
+def encode_keep_terminal(request_id: int, exec_id: int) -> bytes:
+    """The packet; send it with the terminal's master attached."""
+    return _packet(MessageType.KEEP_TERMINAL, request_id, _EXEC_REF.pack(exec_id))
 
 
 def encode_release(request_id: int, exec_id: int) -> bytes:

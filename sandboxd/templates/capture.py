@@ -48,6 +48,16 @@ def gather_externals(sandbox: LiveSandbox) -> Externals:
             if not running.is_program:
                 continue  # it has ended
             stdin, stdout, stderr = running.stdin, running.stdout, running.stderr
+            if running.is_terminal:
+                master = None if stdout is None or stdout.eof else stdout.fd
+                externals.commands.append(
+                    CapturedCommand(
+                        exec_id=running.exec_id,
+                        pid=0 if running.exited else running.pid,
+                        terminal=externals.add(master),
+                    )
+                )
+                continue
             externals.commands.append(
                 CapturedCommand(
                     exec_id=running.exec_id,
@@ -82,8 +92,9 @@ def surviving_commands(
             stdin=kept(command.stdin),
             stdout=kept(command.stdout),
             stderr=kept(command.stderr),
+            terminal=kept(command.terminal),
         )
-        pipes = (command.stdin, command.stdout, command.stderr)
+        pipes = (command.stdin, command.stdout, command.stderr, command.terminal)
         if command.pid or any(slot is not None for slot in pipes):
             found.append(command)
     return tuple(found)

@@ -55,6 +55,13 @@ class _Ends:
         self._inner[slot], ours = command_pipe()
         return ours
 
+    def terminal(self, slot: int) -> socket.socket:
+        """Over which the master of a new terminal will come."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        ours.setblocking(False)
+        self._inner[slot] = theirs.detach()
+        return ours
+
     def all(self) -> list[int]:
         """Every slot, in order; one that no command has leads nowhere."""
         for slot, descriptor in enumerate(self._inner):
@@ -77,6 +84,7 @@ class HeldTree:
         self._ended: asyncio.Future[Exited] = asyncio.get_running_loop().create_future()
         self._ended.add_done_callback(self._on_ended)
         self._released = False
+        self._masters: list[tuple[RunningExec, socket.socket]] = []
         self._exec_id = sandbox.next_exec_id()
 
     async def start(self, connection: socket.socket) -> None:
@@ -104,6 +112,8 @@ class HeldTree:
                 if not self._template.native.release(self.shared_page):
                     await self._run()
                 self._released = True
+                for running, connection in self._masters:
+                    await self._take_master(running, connection)
         except BaseException:
             _let_go(self._sandbox)
             raise
@@ -111,6 +121,21 @@ class HeldTree:
             self.close()
         for running in list(self._sandbox.execs.values()):
             running.keep()
+
+    def expect_master(self, running: RunningExec, connection: socket.socket) -> None:
+        """The command has a terminal, whose master comes over the connection as it is built."""
+        self._masters.append((running, connection))
+
+    async def _take_master(self, running: RunningExec, connection: socket.socket) -> None:
+        try:
+            _, masters, _, _ = socket.recv_fds(connection, 1, 1)
+        except BlockingIOError:
+            masters = []
+        if not masters:
+            raise _failed(self._sandbox, "the master of a terminal did not come")
+        running.take_terminal(masters[0])
+        if number := await self._link.keep_terminal(running.exec_id, masters[0]):
+            raise _failed(self._sandbox, f"keep a terminal: {errno_text(number)}")
 
     def _is_broken(self) -> bool:
         """Somebody killed what waits, from outside or for want of memory on the node."""
@@ -149,6 +174,8 @@ class HeldTree:
     def close(self) -> None:
         """The record of failures is not needed any more."""
         os.close(self.shared_page)
+        for _, connection in self._masters:
+            connection.close()
 
 
 async def build(sandbox: LiveSandbox, link: InitLink, template: Template) -> HeldTree:
@@ -165,8 +192,11 @@ async def _build(sandbox: LiveSandbox, link: InitLink, template: Template) -> He
     native = template.native
     with contextlib.ExitStack() as stack:
         ends = stack.enter_context(_Ends(native.counts["external_slots"]))
+        masters = []
         for command in template.record.commands:
-            await _enter(sandbox, link, command, ends)
+            running = await _enter(sandbox, link, command, ends)
+            if command.terminal is not None:
+                masters.append((running, stack.enter_context(ends.terminal(command.terminal))))
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         stack.enter_context(ours)
         stack.enter_context(theirs)
@@ -179,6 +209,8 @@ async def _build(sandbox: LiveSandbox, link: InitLink, template: Template) -> He
         except BaseException:
             tree.close()
             raise
+        for running, connection in masters:
+            tree.expect_master(running, connection.dup())
         return tree
 
 
@@ -202,7 +234,7 @@ def _explained(sandbox: LiveSandbox) -> Iterator[None]:
 
 async def _enter(
     sandbox: LiveSandbox, link: InitLink, command: CapturedCommand, ends: _Ends
-) -> None:
+) -> RunningExec:
     """Enter a command, here and with init. Its output is taken only once it runs: before that
     nobody holds the other ends but us."""
     running = RunningExec(sandbox, command.exec_id, OPERATION, is_program=True)
@@ -227,6 +259,7 @@ async def _enter(
     answer = await link.start(request, fds, running.on_exit)
     if isinstance(answer, Failed):
         raise _failed(sandbox, f"enter command: {errno_text(answer.errno)}")
+    return running
 
 
 def _ended_before(exec_id: int) -> Exited:

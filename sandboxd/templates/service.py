@@ -231,9 +231,11 @@ class TemplateService:
         ):
             # Not before the gate is closed: what starts or ends until then counts.
             externals = gather_externals(sandbox)
+            _set_typing_paused(sandbox, True)
             # Shielded: the gate stays closed until the sandbox runs again.
             work = asyncio.ensure_future(self._capture_now(sandbox, externals, labels, wish))
             work.add_done_callback(lambda _: externals.close())
+            work.add_done_callback(lambda _: _set_typing_paused(sandbox, False))
             try:
                 template = await asyncio.shield(work)
             except asyncio.CancelledError:
@@ -333,6 +335,11 @@ class TemplateService:
             tracer.files = template.files
             self._pool.keep(sandbox.sandbox_id, tracer.files)
         return template
+
+
+def _set_typing_paused(sandbox: LiveSandbox, paused: bool) -> None:
+    for running in sandbox.execs.values():
+        running.set_typing_paused(paused)
 
 
 def _tracer_of(sandbox: LiveSandbox) -> Tracer:

@@ -30,6 +30,8 @@ class CapturedCommand:
     stdin: int | None = None
     stdout: int | None = None
     stderr: int | None = None
+    terminal: int | None = None
+    """Instead of the others: the terminal whose master the daemon holds."""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from pathlib import Path
 
 import psutil
 import pytest
@@ -47,15 +48,12 @@ def test_a_command_is_attached_to_after_a_restart(daemon: DaemonProcess) -> None
 
 def test_a_command_that_ended_without_a_daemon_tells_how(daemon: DaemonProcess) -> None:
     with Sandbox.create(socket=daemon.socket) as sandbox:
-        started = sandbox.commands.start("sleep 0.3; echo last words; exit 8")
-        leader = psutil.Process(
-            next(
-                each.pid
-                for each in psutil.Process(sandbox.info.init_pid).children()
-                if each.name() == "sh"
-            )
-        )
+        sandbox.commands.run("mkfifo /tmp/go")
+        started = sandbox.commands.start("read x < /tmp/go; echo last words; exit 8")
+        init = psutil.Process(sandbox.info.init_pid)
+        [leader] = [each for each in init.children() if each.name() == "sh"]
         daemon.kill()
+        Path(f"/proc/{init.pid}/root/tmp/go").write_text("go\n")
         psutil.wait_procs([leader], timeout=20)
         daemon.start()
         result = sandbox.commands.connect(exec_id=started.exec_id).wait(check=False)

@@ -346,7 +346,7 @@ def test_many_at_once(shared: RawSandbox) -> None:
     for exec_id in started:
         assert shared.client.wait_exit(exec_id).killed_by_request
         assert shared.client.release(exec_id) == 0
-    assert len(os.listdir(f"/proc/{shared.pid}/fd")) == 6
+    assert len(os.listdir(f"/proc/{shared.pid}/fd")) == 7
 
 
 def test_shutdown_ends_the_sandbox(sandbox: RawSandbox) -> None:

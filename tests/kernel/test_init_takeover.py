@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sandboxd import init_protocol as protocol
-from tests.support.init_harness import ENV, RawSandbox, pump
+from tests.support.init_harness import ENV, RawSandbox, StartFailed, default_ops, pump
 
 
 @pytest.fixture
@@ -79,6 +79,69 @@ def enter_restored(sandbox: RawSandbox, pid: int) -> int:
         os.close(read_end)
         os.close(write_end)
     return request.exec_id
+
+
+def test_a_terminal_comes_with_the_start_and_is_kept(sandbox: RawSandbox) -> None:
+    request = protocol.ExecRequest(
+        sandbox.exec_id(), ("/bin/sh", "-c", "read x; stty size; exit 4"), env=ENV, terminal=(9, 33)
+    )
+    number = sandbox.client.request_id()
+    sandbox.client.send(protocol.encode_exec(number, request, protocol.ExecFds()))
+    started, [master] = sandbox.client.receive()
+    assert isinstance(started, protocol.Started)
+    os.close(master)
+    info, [master] = take_over(sandbox)[request.exec_id]
+    assert (info.state, info.fd_mask) == (
+        protocol.ExecState.RUNNING,
+        protocol.FdBit.KEEP_STDOUT,
+    )
+    assert os.isatty(master)
+    os.write(master, b"go\n")
+    assert sandbox.client.wait_exit(request.exec_id).exit_code == 4
+    written = b""
+    while not written.endswith(b"9 33\r\n"):
+        written += os.read(master, 100)
+    assert sandbox.client.release(request.exec_id) == 0
+    os.close(master)
+    assert sandbox.run("/bin/ls", "/dev/pts").stdout == b"ptmx\n"
+
+
+def keep_terminal(sandbox: RawSandbox, exec_id: int, fd: int) -> int:
+    number = sandbox.client.request_id()
+    sandbox.client.send(protocol.encode_keep_terminal(number, exec_id), [fd])
+    answer = sandbox.client.answer(number)
+    assert isinstance(answer, protocol.Ack)
+    return answer.errno
+
+
+def test_only_a_terminal_can_be_kept_as_one(sandbox: RawSandbox) -> None:
+    sandbox.client.hello()
+    before = os.listdir(f"/proc/{sandbox.pid}/fd")
+    read_end, write_end = os.pipe2(os.O_CLOEXEC)
+    assert keep_terminal(sandbox, 77, read_end) == errno.ENOENT
+    exec_id = sandbox.start("/bin/sh", "-c", "sleep 1000")
+    during = len(os.listdir(f"/proc/{sandbox.pid}/fd"))
+    assert keep_terminal(sandbox, exec_id, read_end) == errno.ENOTTY
+    assert len(os.listdir(f"/proc/{sandbox.pid}/fd")) == during
+    sandbox.client.kill(exec_id)
+    sandbox.client.wait_exit(exec_id)
+    sandbox.client.release(exec_id)
+    assert os.listdir(f"/proc/{sandbox.pid}/fd") == before
+    os.close(read_end)
+    os.close(write_end)
+
+
+def test_without_a_devpts_there_is_no_terminal(rootfs: Path, tmp_path: Path) -> None:
+    ops = [
+        each
+        for each in default_ops()
+        if not (isinstance(each, protocol.Mount) and each.fstype == "devpts")
+    ]
+    with RawSandbox(rootfs, tmp_path / "sandbox", ops=ops) as sandbox:
+        request = protocol.ExecRequest(sandbox.exec_id(), ("/bin/true",), terminal=(1, 1))
+        with pytest.raises(StartFailed, match="TERMINAL"):
+            sandbox.client.start(request)
+        assert sandbox.run("/bin/true").code == 0
 
 
 def test_a_command_of_a_restore_is_kept_before_it_lives_and_after_its_leader(
@@ -216,7 +279,11 @@ MALFORMED = {
     "exec without payload": header(2, 0),
     "exec id 0": exec_packet(exec_id=0),
     "unknown kind": exec_packet(kind=77),
-    "flags": exec_packet(flags=1),
+    "flags": exec_packet(flags=2),
+    "a terminal for a file operation": exec_packet(flags=1, kind=1),
+    "a terminal beside a pipe": exec_packet(flags=1, fd_mask=1),
+    "too many rows": exec_packet(flags=1, n0=65536),
+    "a terminal to keep, none sent": header(8, 8) + struct.pack("<Q", 1),
     "unknown fd bit": exec_packet(fd_mask=1 << 20),
     "fds promised, none sent": exec_packet(fd_mask=7),
     "cgroups without bit": exec_packet(procs=2),
