@@ -42,13 +42,16 @@ py::dict counts(const Engines& self) {
     sum.preempted += one.preempted;
     sum.asked += one.asked;
     sum.hit += one.hit;
+    sum.steps += one.steps;
     sum.busy_s += one.busy_s;
+    sum.prefill_s += one.prefill_s;
   }
   using namespace py::literals;
   return py::dict("prefilled"_a = sum.prefilled, "decoded"_a = sum.decoded,
                   "reloaded"_a = sum.reloaded, "written_back"_a = sum.written_back,
                   "preempted"_a = sum.preempted, "asked"_a = sum.asked, "hit"_a = sum.hit,
-                  "busy_s"_a = sum.busy_s);
+                  "steps"_a = sum.steps, "busy_s"_a = sum.busy_s,
+                  "prefill_s"_a = sum.prefill_s);
 }
 
 py::list memory(const Engines& self) {
@@ -67,17 +70,19 @@ PYBIND11_MODULE(_engines, module) {
                        double attend_s, double reload_s, double writeback_s,
                        int64_t kv_capacity, int64_t host_capacity, int64_t step_tokens,
                        int64_t max_running, bool by_rank, bool by_level, bool displace,
-                       size_t engines, size_t rows, size_t groups) {
+                       double patience_s, int64_t prefill_tokens, size_t engines, size_t rows,
+                       size_t groups) {
              return Engines({overhead_s, weights_s, read_s, compute_s, attend_s, reload_s,
                              writeback_s, kv_capacity, host_capacity, step_tokens, max_running},
-                            {by_rank, by_level, displace}, engines, rows, groups);
+                            {by_rank, by_level, displace, patience_s, prefill_tokens}, engines,
+                            rows, groups);
            }),
            py::kw_only(), py::arg("overhead_s"), py::arg("weights_s"), py::arg("read_s"),
            py::arg("compute_s"), py::arg("attend_s"), py::arg("reload_s"),
            py::arg("writeback_s"), py::arg("kv_capacity"), py::arg("host_capacity"),
            py::arg("step_tokens"), py::arg("max_running"), py::arg("by_rank"),
-           py::arg("by_level"), py::arg("displace"), py::arg("engines"), py::arg("rows"),
-           py::arg("groups"))
+           py::arg("by_level"), py::arg("displace"), py::arg("patience_s"),
+           py::arg("prefill_tokens"), py::arg("engines"), py::arg("rows"), py::arg("groups"))
       .def("start", &Engines::start)
       .def("retire", &Engines::retire)
       .def("place", &place)

@@ -41,7 +41,7 @@ bool Engines::may_evict(int64_t row, int64_t claimant, int64_t level, int64_t ra
 
 // Among blocks of level high rank protects, unless the host tier catches what goes.
 bool Engines::keeps_rank(int64_t level) const {
-  return level == kHigh && model_.host_capacity == 0;
+  return level == kHigh && !overbooked();
 }
 
 // Whose cached blocks go first: by level, then last use.  Where rank protects, the worst rank goes,
@@ -71,6 +71,18 @@ int64_t Engines::idle_room(const Engine& engine, int64_t claimant) const {
   return room;
 }
 
+// Where levels are known: what the GPU holds as well costs a copy to bring back, anything else a
+// computation, the dearer the sooner it is due.
+bool Engines::leaves_host_before(int64_t row, int64_t other) const {
+  if (rows_.level[row] != rows_.level[other]) return rows_.level[row] < rows_.level[other];
+  if (rules_.by_level) {
+    bool twice = rows_.kv[row] >= rows_.host[row], other_twice = rows_.kv[other] >= rows_.host[other];
+    if (twice != other_twice) return twice;
+    if (!twice) return rows_.rank[row] > rows_.rank[other];
+  }
+  return rows_.used[row] < rows_.used[other];
+}
+
 // Copies what the host tier lacks of the row's blocks.  There the lowest level, then who was used
 // longest ago, makes room.
 void Engines::write_back(Engine& engine, int64_t row) {
@@ -80,9 +92,7 @@ void Engines::write_back(Engine& engine, int64_t row) {
     int64_t victim = kNobody;
     for (int64_t other : engine.members) {
       if (other == row || rows_.host[other] == 0) continue;
-      if (victim == kNobody || rows_.level[other] < rows_.level[victim] ||
-          (rows_.level[other] == rows_.level[victim] && rows_.used[other] < rows_.used[victim]))
-        victim = other;
+      if (victim == kNobody || leaves_host_before(other, victim)) victim = other;
     }
     if (victim == kNobody || rows_.level[victim] > rows_.level[row]) return;
     int64_t excess = engine.host_used + missing - model_.host_capacity;

@@ -194,20 +194,31 @@ void Engines::admit(Engine& engine, int64_t row, bool wait_for_copies) {
 void Engines::admit_waiting(Engine& engine) {
   auto count = std::count_if(engine.members.begin(), engine.members.end(),
                              [this](int64_t row) { return running(row); });
-  while (count < model_.max_running) {
-    int64_t row = head(engine, kWaiting);
-    if (row == kNobody) return;
+  std::vector<int64_t> queue;
+  for (int64_t row : engine.members)
+    if (rows_.phase[row] == kWaiting && rows_.admitted[row]) queue.push_back(row);
+  std::sort(queue.begin(), queue.end(),
+            [this](int64_t row, int64_t other) { return before(row, other); });
+  for (size_t next = 0; next < queue.size() && count < model_.max_running;) {
+    int64_t row = queue[next];
     double copied = engine.writeback_free;
     if (fit(engine, row)) {
       admit(engine, row, engine.writeback_free > copied);
       count++;
+      next++;
       continue;
     }
     int64_t victim =
-        rules_.displace && rows_.critical[row] ? last_running(engine, row) : kNobody;
-    if (victim == kNobody) return;
-    preempt(engine, victim);
-    count--;
+        rules_.displace && !overbooked() && rows_.critical[row] ? last_running(engine, row)
+                                                                : kNobody;
+    if (victim != kNobody) {
+      preempt(engine, victim);
+      count--;
+    } else if (overbooked() && now_ - rows_.since[row] < rules_.patience_s) {
+      next++;
+    } else {
+      return;
+    }
   }
 }
 
@@ -234,6 +245,12 @@ bool Engines::make_growth_room(Engine& engine) {
   }
 }
 
+// Few tokens are computed while the weights are read, and cost those who decode nothing.
+int64_t Engines::prefill_budget(int64_t decoding) const {
+  int64_t left = model_.step_tokens - decoding;
+  return decoding > 0 && rules_.prefill_tokens > 0 ? std::min(left, rules_.prefill_tokens) : left;
+}
+
 void Engines::begin_segment(Engine& engine) {
   int64_t decoding = 0, context = 0, pending = 0, steps = std::numeric_limits<int64_t>::max();
   double attended = 0;  // tokens to prefill, each times the tokens before it
@@ -254,7 +271,7 @@ void Engines::begin_segment(Engine& engine) {
   if (decoding == 0 && pending == 0) return;
   if (decoding > 0) steps = std::min(steps, (model_.kv_capacity - engine.kv_used) / decoding);
   if (pending > 0) {
-    engine.chunk = std::min(pending, model_.step_tokens - decoding);
+    engine.chunk = std::min(pending, prefill_budget(decoding));
     int64_t first = head(engine, kPrefill), left = rows_.to_prefill[first];
     auto chunk = static_cast<double>(engine.chunk);
     if (left > engine.chunk) {
@@ -274,6 +291,8 @@ void Engines::begin_segment(Engine& engine) {
       static_cast<double>(context) * model_.read_s + attended * model_.attend_s;
   auto count = static_cast<double>(steps);
   engine.segment_steps = steps;
+  engine.prefill_s = linear + attended * model_.attend_s -
+                     std::max(model_.weights_s, static_cast<double>(decoding) * model_.compute_s);
   engine.first_s = model_.overhead_s + linear + attention;
   engine.more_s = static_cast<double>(decoding) * model_.read_s;
   engine.segment_end =
@@ -284,6 +303,8 @@ void Engines::end_segment(Engine& engine) {
   int64_t steps = std::exchange(engine.segment_steps, 0);
   if (steps == 0) return;
   engine.counts.busy_s += now_ - engine.segment_start;
+  engine.counts.steps += steps;
+  engine.counts.prefill_s += static_cast<double>(steps) * engine.prefill_s;
   for (int64_t row : engine.members) {
     if (rows_.phase[row] != kDecode) continue;
     rows_.to_generate[row] -= steps;

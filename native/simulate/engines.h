@@ -40,7 +40,11 @@ struct Model {
 struct Rules {
   bool by_rank = false;   // the queue is sorted by rank; otherwise by arrival
   bool by_level = false;  // eviction goes by level; otherwise by last use alone
-  bool displace = false;  // a critical request may displace a running background one
+  // A critical request may displace a running background one.  Not where a host tier lets memory be
+  // overbooked: turns wait there as a matter of course, and each of them would swap a context.
+  bool displace = false;
+  double patience_s = 0;       // with a host tier: so long those who fit pass one who does not
+  int64_t prefill_tokens = 0;  // of a step in which others decode; 0: all that step_tokens leaves
 };
 
 enum Phase : int64_t { kEmpty, kWaiting, kLoading, kPrefill, kDecode, kTool, kDone };
@@ -73,7 +77,9 @@ struct Counts {
   int64_t preempted = 0;  // running turns that lost their place
   int64_t asked = 0;      // tokens of context of the turns admitted
   int64_t hit = 0;        // of these, found on the GPU
+  int64_t steps = 0;
   double busy_s = 0;
+  double prefill_s = 0;   // of busy_s: by which prefill made steps longer
 };
 
 struct Engine {
@@ -84,6 +90,7 @@ struct Engine {
   int64_t segment_steps = 0;
   double first_s = 0, more_s = 0;  // the first step's time; what each next one takes more
   int64_t chunk = 0;               // prefilled tokens per step
+  double prefill_s = 0;            // by which they make it longer
   double reload_free = 0, writeback_free = 0;  // when the links are free
   Counts counts;
 };
@@ -120,10 +127,12 @@ class Engines {
   void set_kv(Engine& engine, int64_t row, int64_t tokens);
   void set_host(Engine& engine, int64_t row, int64_t tokens);
   int64_t room_needed(const Engine& engine, int64_t row) const;
+  bool overbooked() const { return model_.host_capacity > 0; }
   bool keeps_rank(int64_t level) const;
   bool may_evict(int64_t row, int64_t claimant, int64_t level, int64_t rank) const;
   int64_t idle_victim(const Engine& engine, int64_t claimant, int64_t level, int64_t rank) const;
   int64_t idle_room(const Engine& engine, int64_t claimant) const;
+  bool leaves_host_before(int64_t row, int64_t other) const;
   void write_back(Engine& engine, int64_t row);
   void shrink(Engine& engine, int64_t row, int64_t excess);
   void join(int64_t engine, int64_t row);
@@ -139,6 +148,7 @@ class Engines {
   void admit(Engine& engine, int64_t row, bool wait_for_copies);
   void admit_waiting(Engine& engine);
   bool make_growth_room(Engine& engine);
+  int64_t prefill_budget(int64_t decoding) const;
   void begin_segment(Engine& engine);
   void end_segment(Engine& engine);
   void end_turn(int64_t row);

@@ -3,6 +3,8 @@ livelock."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 np = pytest.importorskip("numpy", reason="needs numpy")
@@ -99,8 +101,8 @@ def test_a_decision_on_any_snapshot_is_sound(data):
 
 
 def test_memory_decides_how_many_run():
-    snapshot = make_snapshot(group=[0, 0, 1, 1], context=[31_000] * 4, capacity=[100_000])
-    # 31,000 + 500 for the first with its prompt, 30,500 for each other: two are below 85 %.
+    snapshot = make_snapshot(group=[0, 0, 1, 1], context=[33_000] * 4, capacity=[100_000])
+    # 33,000 + 500 for the first with its prompt, 32,500 for its sibling; one more passes 95 %.
     decision = Priority()(snapshot)
     assert decision.admitted.tolist() == [True, True, False, False]
 
@@ -134,10 +136,10 @@ def test_the_last_in_rank_gives_way_when_memory_is_full_and_only_then():
 def test_between_the_marks_nobody_comes_and_nobody_goes():
     snapshot = make_snapshot(
         group=[0, 1, 2],
-        context=[50_000, 40_000, 2_000],
+        context=[50_000, 43_000, 2_000],
         worker=[0, 0, -1],
         admitted=[True, True, False],
-        kv=[50_000, 40_000, 0],
+        kv=[50_000, 43_000, 0],
         capacity=[100_000],
     )
     assert Priority()(snapshot).admitted.tolist() == [True, True, False]
@@ -168,6 +170,39 @@ def test_siblings_go_where_their_prompt_is_while_memory_is_scarce():
     assert decide(others=4) == [1, 1]
     assert decide(others=4, siblings_together=False) == [1, 0]
     assert decide(others=0) == [1, 0]
+
+
+def test_a_sibling_waits_for_room_beside_its_prompt_while_others_take_the_rest():
+    def decide(others):
+        return Priority()(
+            make_snapshot(
+                group=[0, 0] + [1] * others,
+                context=[80_000, 30_000] + [20_000] * others,
+                worker=[1, -1] + [-1] * others,
+                admitted=[True, False] + [False] * others,
+                kv=[80_000, 0] + [0] * others,
+                capacity=[90_000, 90_000],
+            )
+        ).worker.tolist()
+
+    busy = decide(others=8)
+    assert busy[:2] == [1, -1]
+    assert 0 in busy[2:]
+    # Nobody else has a use for the room: it need not wait.
+    assert decide(others=0) == [1, 0]
+
+
+def test_what_host_memory_holds_draws_back_as_what_the_gpu_holds_does():
+    def decide(held):
+        snapshot = make_snapshot(
+            group=[0, 1], context=[30_000, 20_000], worker=[0, 0], admitted=[True, False],
+            kv=[30_000, 0], capacity=[90_000, 90_000], host=100_000,
+        )  # fmt: skip
+        rows = replace(snapshot.trajectories, host_tokens=np.asarray([0, held]))
+        return Priority()(replace(snapshot, trajectories=rows)).worker.tolist()
+
+    assert decide(0) == [0, 1]
+    assert decide(20_000) == [0, 0]
 
 
 def test_an_idle_worker_is_given_something_once_nobody_waits():

@@ -121,6 +121,26 @@ class TestOneTrajectory:
             times.append(engines.now)
         assert times[0] == pytest.approx(times[1], rel=1e-3)
 
+    def test_a_little_prefill_hides_behind_the_weights(self):
+        """What another prefills costs one who decodes nothing but its attention."""
+        ends = {}
+        for tokens in (0, 90):
+            model = PLAIN._replace(read_s=0.0, attend_s=0.0)
+            engines = engines_of(model, Rules(prefill_tokens=tokens))
+            start(engines, 0, 1000, [(200, 1, 1.0)])
+            start(engines, 1, 6000, [(200, 1, 1.0)])
+            place(engines, [0])
+            engines.advance(0.5)
+            place(engines, [0, 1])
+            engines.advance(math.inf)
+            ends[tokens] = engines.now
+            counts = engines.counts()
+            if tokens:
+                assert counts["prefill_s"] == pytest.approx(1000 * 1e-4 - 0.010, rel=0.01)
+        alone = prefill_s(model, 1000) + decode_s(model, 200, 0)
+        assert ends[90] == pytest.approx(alone, rel=1e-3)
+        assert ends[0] > alone + 0.5
+
     def test_a_batch_reads_all_its_contexts(self):
         engines = engines_of(PLAIN)
         for row in range(4):
@@ -194,6 +214,19 @@ class TestCache:
         assert 9000 <= used < 9000 + 4 * 300
         assert engines.counts()["prefilled"] < 9000 + 4 * 300
 
+    def test_host_memory_keeps_what_nothing_else_holds(self):
+        """Full host memory gives up copies of what the GPU holds as well, before sole copies."""
+        recomputed = {}
+        for by_level in (False, True):
+            model = PLAIN._replace(kv_capacity=65_000, host_capacity=75_000, max_running=1)
+            engines = engines_of(model, Rules(by_level=by_level), rows=10)
+            for row in range(10):
+                start(engines, row, 9000, self.turns(12))
+            place(engines, range(10))
+            run_out(engines, 10)
+            recomputed[by_level] = engines.counts()["prefilled"]
+        assert recomputed[True] < 0.7 * recomputed[False]
+
     def test_what_is_retired_leaves_nothing(self):
         engines = engines_of(PLAIN, engines=2)
         for row in range(4):
@@ -225,6 +258,41 @@ class TestFullMemory:
         engines.advance(math.inf)
         assert engines.phase.tolist()[:2] == [RowPhase.WAITING, RowPhase.DONE]
         assert engines.counts()["preempted"] >= 1
+
+    def test_those_who_fit_pass_one_who_does_not_for_a_while(self):
+        first = {}
+        for patience_s in (0.0, 0.5, 1000.0):
+            rules = Rules(by_rank=True, by_level=True, patience_s=patience_s)
+            model = PLAIN._replace(kv_capacity=20_000, host_capacity=50_000)
+            engines = engines_of(model, rules)
+            start(engines, 0, 9000, [(300, 1, 1.0)])
+            place(engines, [0])
+            engines.advance(1.0)
+            start(engines, 1, 18_000, [(20, 1, 1.0)])
+            # Short ones, one after the other: without an end to patience they would go first.
+            for row in range(2, 8):
+                start(engines, row, 9000, [(200 + 70 * row, 1, 1.0)])
+            place(engines, range(8))
+            ends = {}
+            while len(ends) < 8:
+                engines.advance(math.inf)
+                for row in np.flatnonzero(engines.phase == RowPhase.DONE).tolist():
+                    ends[row] = len(ends)
+                    engines.retire(row)
+            first[patience_s] = ends[1]
+        assert first == {0.0: 1, 0.5: 2, 1000.0: 7}
+
+    @pytest.mark.parametrize("host", [0, 50_000])
+    def test_nobody_is_displaced_where_a_host_tier_lets_turns_wait(self, host):
+        rules = Rules(by_rank=True, by_level=True, displace=True)
+        engines = engines_of(PLAIN._replace(kv_capacity=9000, host_capacity=host), rules)
+        start(engines, 0, 6000, [(2000, 1, 1.0)])
+        place(engines, [0], ranks=[1], levels=[1])
+        engines.advance(2.0)
+        start(engines, 1, 6000, [(50, 1, 1.0)])
+        place(engines, [0, 1], ranks=[1, 0], levels=[1, 2], critical=[False, True])
+        engines.advance(math.inf)
+        assert engines.counts()["preempted"] == (0 if host else 1)
 
     def test_a_critical_request_displaces_a_background_one(self):
         first = {}

@@ -22,9 +22,9 @@ from venusrl.schedule.snapshot import NOWHERE, Bools, Floats, Ints, Phase, Snaps
 class Packing:
     """Marks are shares of the capacity that a policy gives to a worker."""
 
-    admit_mark: float = 0.85
+    admit_mark: float = 0.95
     demote_mark: float = 1.0
-    siblings_together: bool = True  # prefer a worker that holds the prompt already
+    siblings_together: bool = True  # while memory is scarce, only beside their prompt, if held
 
 
 # So many of those that wait are looked at by one decision, the first by rank among those that could
@@ -123,7 +123,8 @@ def fill(
 ) -> None:
     """Those outside come in, by rank, where they fit. Changes `room`, `admitted` and `worker`."""
     rows, groups = snapshot.trajectories, snapshot.groups
-    # Sharing prompts saves memory and unbalances workers: it pays only while memory is scarce.
+    # Sharing prompts saves memory and unbalances workers: it pays only while memory is scarce, when
+    # others take the room that siblings leave elsewhere.
     together = settings.siblings_together and need_tokens[outside].sum() > room.free.sum()
     if not room.empty.any():
         outside = outside[need_tokens[outside] <= room.free.max()]
@@ -152,7 +153,7 @@ def fill(
         target = choose(
             rows.worker[row],
             bool(pinned[index]),
-            bool(rows.kv_tokens[row] > 0),
+            bool(rows.kv_tokens[row] > 0 or rows.host_tokens[row] > 0),
             fits,
             room.free,
             holds & together,
@@ -172,10 +173,8 @@ def choose(
     current: int, pinned: bool, cached: bool, fits: Bools, free: Floats, beside: Bools
 ) -> int:
     """The worker for one that is to start: where its blocks are, else, of those `beside` its
-    siblings or of all, where most room is; NOWHERE if none fits."""
+    siblings, or of all if there are none, where most room is; NOWHERE if none fits."""
     if current != NOWHERE and (pinned or (cached and fits[current])):
         return int(current) if fits[current] else NOWHERE
-    if not fits.any():
-        return NOWHERE
-    where = fits & beside if (fits & beside).any() else fits
-    return int(np.argmax(np.where(where, free, -np.inf)))
+    where = fits & beside if beside.any() else fits
+    return int(np.argmax(np.where(where, free, -np.inf))) if where.any() else NOWHERE

@@ -40,7 +40,7 @@ class Priority:
     order: str = "oldest"  # or "longest": by the predicted remaining work of groups
     migrate: bool = True
     host_share: float = 0.9  # of the host tier that may be promised
-    overbook: float = 1.1  # with a host tier: beyond what tools leave free, so that somebody waits
+    overbook: float = 1.25  # with a host tier: beyond what tools leave free, so that somebody waits
 
     def __call__(self, snapshot: Snapshot) -> Decision:
         rows, groups = snapshot.trajectories, snapshot.groups

@@ -25,6 +25,8 @@ class Engines:
         by_rank: bool,
         by_level: bool,
         displace: bool,
+        patience_s: float,
+        prefill_tokens: int,
         engines: int,
         rows: int,
         groups: int,
@@ -61,8 +63,8 @@ class Engines:
 
     def counts(self) -> dict[str, float]:
         """Sums over the engines: prefilled, decoded, reloaded, written_back, preempted, asked,
-        hit, busy_s. Tokens but for preempted; asked: context of admitted turns; hit: of it on the
-        GPU."""
+        hit, steps, busy_s, prefill_s. Tokens but for preempted and steps; asked: context of
+        admitted turns; hit: of it on the GPU; prefill_s: by which prefill made steps longer."""
 
     def memory(self) -> list[tuple[int, int]]:
         """Tokens on the GPU and in the host tier of each engine."""

@@ -24,8 +24,12 @@ from venusrl.simulate.engines import Rules
 from venusrl.simulate.foresight import Foresight, Oracle, Predicted
 from venusrl.simulate.tail_batching import TailBatching
 
-BY_RANK = Rules(by_rank=True)
-OURS = Rules(by_rank=True, by_level=True, displace=True)
+# An H100 computes some 230 tokens while it reads the weights of a model: prefill costs those who
+# decode nothing while it stays below.
+PREFILL_TOKENS = 256
+OURS = Rules(
+    by_rank=True, by_level=True, displace=True, patience_s=10.0, prefill_tokens=PREFILL_TOKENS
+)
 PAUSE_INTERVAL_S = 5.0  # ThunderAgent's default
 OUR_INTERVAL_S = 5.0
 # Those that rank by prediction refresh it this often, beside at every completion.
@@ -55,6 +59,7 @@ class Ladder:
 
 CAP = Ladder(first=48, ratio=1.25, lowest=4)
 ASYNC_FACTOR = Ladder(first=1.5, step=0.25, lowest=1.0, highest=4.0)
+PREFILL = Ladder(first=512, ratio=2, lowest=64, highest=8192)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,11 @@ class Entrant:
 
 def cap_of(settings: Settings) -> int:
     return round(settings["cap"])
+
+
+def rules_of(settings: Settings, *, by_rank: bool = False) -> Rules:
+    """Stock vLLM; how much of a step prefill may take is an option of it."""
+    return Rules(by_rank=by_rank, prefill_tokens=round(settings.get("prefill_tokens", 0)))
 
 
 def ours(
@@ -93,32 +103,40 @@ BASELINES = (
     ),
     Entrant(
         "capped_fcfs",
-        lambda s: Contender("capped_fcfs", Fcfs(cap_of(s))),
-        {"cap": CAP, "async_factor": ASYNC_FACTOR},
+        lambda s: Contender("capped_fcfs", Fcfs(cap_of(s)), rules_of(s)),
+        {"cap": CAP, "prefill_tokens": PREFILL, "async_factor": ASYNC_FACTOR},
     ),
     Entrant(
         "oldest_first",
-        lambda s: Contender("oldest_first", OldestFirst(cap_of(s)), BY_RANK),
-        {"cap": CAP, "async_factor": ASYNC_FACTOR},
+        lambda s: Contender("oldest_first", OldestFirst(cap_of(s)), rules_of(s, by_rank=True)),
+        {"cap": CAP, "prefill_tokens": PREFILL, "async_factor": ASYNC_FACTOR},
     ),
     Entrant(
         "longest_first",
         lambda s: Contender(
-            "longest_first", LongestFirst(cap_of(s)), BY_RANK, RANK_INTERVAL_S, Predicted
+            "longest_first",
+            LongestFirst(cap_of(s)),
+            rules_of(s, by_rank=True),
+            RANK_INTERVAL_S,
+            Predicted,
         ),
-        {"cap": CAP, "async_factor": ASYNC_FACTOR},
+        {"cap": CAP, "prefill_tokens": PREFILL, "async_factor": ASYNC_FACTOR},
     ),
     Entrant(
         "shortest_first",
         lambda s: Contender(
-            "shortest_first", ShortestFirst(cap_of(s)), BY_RANK, RANK_INTERVAL_S, Predicted
+            "shortest_first",
+            ShortestFirst(cap_of(s)),
+            rules_of(s, by_rank=True),
+            RANK_INTERVAL_S,
+            Predicted,
         ),
-        {"cap": CAP, "async_factor": ASYNC_FACTOR},
+        {"cap": CAP, "prefill_tokens": PREFILL, "async_factor": ASYNC_FACTOR},
     ),
     Entrant(
         "tail_batching",
-        lambda s: Contender("tail_batching", Fcfs(cap_of(s))),
-        {"cap": CAP},
+        lambda s: Contender("tail_batching", Fcfs(cap_of(s)), rules_of(s)),
+        {"cap": CAP, "prefill_tokens": PREFILL},
         fixed_factor=1.0,
         cluster=TailBatching,
     ),
@@ -127,10 +145,12 @@ BASELINES = (
         lambda s: Contender(
             "program_pause",
             ProgramPause(memory_share=s["memory_share"]),
-            interval_s=PAUSE_INTERVAL_S,
+            rules_of(s),
+            PAUSE_INTERVAL_S,
         ),
         {
             "memory_share": Ladder(first=1.0, step=0.1, lowest=0.1),
+            "prefill_tokens": PREFILL,
             "async_factor": ASYNC_FACTOR,
         },
     ),
@@ -139,7 +159,10 @@ VENUS = ours("venus", Priority())
 ABLATION = (
     ours("venus_predicting", Priority(order="longest"), foresight=Predicted),
     ours("venus_oracle", Priority(order="longest"), foresight=Oracle),
-    ours("without_levels", Priority(), rules=BY_RANK),
+    ours("without_levels", Priority(), rules=OURS._replace(by_level=False)),
+    ours("without_prefill_budget", Priority(), rules=OURS._replace(prefill_tokens=0)),
+    ours("without_displacement", Priority(), rules=OURS._replace(displace=False)),
+    ours("without_passing", Priority(), rules=OURS._replace(patience_s=0.0)),
     ours("without_migration", Priority(migrate=False)),
     ours("without_siblings_together", Priority(packing=Packing(siblings_together=False))),
     ours("without_marks", Priority(packing=Packing(admit_mark=1.0), growth_tokens=0.0)),

@@ -26,7 +26,11 @@ class Rules(NamedTuple):
 
     by_rank: bool = False  # the queue is sorted by rank; otherwise by arrival, as stock vLLM does
     by_level: bool = False  # eviction goes by level; otherwise by last use, as stock vLLM does
-    displace: bool = False  # a critical request may displace a running background one
+    # A critical request may displace a running background one. Not where a host tier lets memory be
+    # overbooked: turns wait there as a matter of course.
+    displace: bool = False
+    patience_s: float = 0.0  # with a host tier: so long those who fit pass one who does not
+    prefill_tokens: int = 0  # of a step in which others decode; 0: all that `step_tokens` leaves
 
 
 STOCK = Rules()
