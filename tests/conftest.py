@@ -15,9 +15,14 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from sandboxd.client import Sandbox
 from tests.support.daemon import DaemonProcess, serving
+
+# A busy machine is no defect.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 TESTS = Path(__file__).parent
 PARTS = (
