@@ -16,6 +16,8 @@ MIN_MEMORY_BYTES = 16 * MIB
 MIN_PIDS = 4
 MIN_CPU_CORES = 0.01
 MIN_DISK_BYTES = 1 * MIB
+# A renewal a second is no burden.
+MIN_LEASE_TTL_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class CreateOptions:
     hostname: str | None = None
     ttl_s: float | None = None
     labels: dict[str, str] = field(default_factory=dict)
+    lease: str = ""
+    """It goes when that one ends."""
     ephemeral: bool = False
     """It goes with the command that it is made for, or with who waits for that."""
 
@@ -85,6 +89,18 @@ def checked_ttl(config: Config, ttl_s: float | None, operation: str) -> float | 
             operation=operation,
             object="field ttl_s",
             cause=f"it must be above 0 and at most {config.max_ttl_s:g}",
+        )
+    return ttl_s
+
+
+def checked_lease_ttl(config: Config, ttl_s: float, operation: str) -> float:
+    """How long a lease may go without a renewal."""
+    if not MIN_LEASE_TTL_S <= ttl_s <= config.max_lease_ttl_s:
+        raise InvalidRequest(
+            f"{ttl_s:g} is out of bounds",
+            operation=operation,
+            object="field ttl_s",
+            cause=f"it must be between {MIN_LEASE_TTL_S:g} and {config.max_lease_ttl_s:g}",
         )
     return ttl_s
 

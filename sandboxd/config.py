@@ -93,6 +93,8 @@ class Config:
     max_cpu_cores: float = 256.0
     max_disk_bytes: int = 1024 * GIB
     max_ttl_s: float = 30 * 86400.0
+    max_lease_ttl_s: float = 86400.0
+    max_leases_per_tenant: int = 256
 
     max_exec_timeout_s: float = 86400.0
     max_exec_output_bytes: int = 1 << 50
@@ -148,6 +150,11 @@ class Config:
     def sandboxes_dir(self) -> Path:
         """One directory per live sandbox: `state.json`, `init.sock`."""
         return self.run_dir / "sandboxes"
+
+    @property
+    def leases_dir(self) -> Path:
+        """One file per lease."""
+        return self.run_dir / "leases"
 
     @property
     def root_mountpoint(self) -> Path:

@@ -88,6 +88,7 @@ class Creation:
     ) -> list[LiveSandbox]:
         limits = checked_limits(self._config, options, limits_disk=self._launcher.limits_disk)
         ttl_s = checked_ttl(self._config, options.ttl_s, "create sandbox")
+        self._service.leases.require(options.lease, tenant_uid, "create sandbox")
         self.admit(tenant_uid, count)
         population = self._service.population
         shape = Shape(tenant_uid, options.image, template, limits)
@@ -233,8 +234,11 @@ class Creation:
             labels=options.labels,
             generation_id=made.request.generation,
             template="" if template is None else template.template_id,
+            lease=options.lease,
             ephemeral=options.ephemeral,
         )
+        # It may have ended meanwhile; from here on its end finds this one.
+        self._service.leases.require(options.lease, sandbox.tenant_uid, "create sandbox")
         self._service.registry.write(record)
         sandbox.record = record
         sandbox.tell("created", image=options.image, template=record.template or None)

@@ -11,6 +11,9 @@ from sandboxd.protocol import ExitReason
 
 # A shell reports the death of its child by SIGKILL this way.
 _SHELL_SIGKILL = 128 + signals.SIGKILL
+_ASKED_FOR = frozenset(
+    {EndReason.DESTROYED, EndReason.EXPIRED, EndReason.LEASE_ENDED, EndReason.SHUTDOWN}
+)
 
 
 def may_be_oom(exited: Exited) -> bool:
@@ -38,7 +41,7 @@ def lost_reason(end: EndReason | None) -> ExitReason:
     """Why a command has no exit status: its sandbox ended under it."""
     if end is EndReason.OOM:
         return ExitReason.OOM
-    if end in (EndReason.DESTROYED, EndReason.EXPIRED, EndReason.SHUTDOWN):
+    if end in _ASKED_FOR:
         return ExitReason.KILLED
     return ExitReason.LOST
 

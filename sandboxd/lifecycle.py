@@ -56,6 +56,7 @@ class EndReason(enum.StrEnum):
     KILLED = "killed"
     CREATE_FAILED = "create_failed"
     SHUTDOWN = "shutdown"
+    LEASE_ENDED = "lease_ended"
     CAPTURE_CUT = "capture_cut"
 
 

@@ -46,9 +46,11 @@ def decide(
     boot_id: str,
     now_boottime_s: float,
     cut_captures: Collection[str] = (),
+    leases: Collection[str] = (),
 ) -> list[Decision]:
     """One decision per id. `live_inits` maps pid → start ticks of the processes that live;
-    `cut_captures` are ids of sandboxes that were being captured when the daemon died."""
+    `cut_captures` are ids of sandboxes that were being captured when the daemon died,
+    `leases` those of leases that go on."""
     decisions = []
     for sandbox_id in sorted(set(records) | set(remnants)):
         record = records.get(sandbox_id)
@@ -60,6 +62,8 @@ def decide(
             action, reason = Action.REMOVE, "its init is dead"
         elif record.expires_boottime_s is not None and record.expires_boottime_s <= now_boottime_s:
             action, reason = Action.REMOVE, "its time to live is over"
+        elif record.lease and record.lease not in leases:
+            action, reason = Action.REMOVE, "its lease ended"
         elif record.ephemeral:
             action, reason = Action.REMOVE, "the client of its command is gone"
         elif sandbox_id in cut_captures:

@@ -33,6 +33,7 @@ END_TEXTS = {
     EndReason.OOM: "it ran out of memory",
     EndReason.KILLED: "its init was killed",
     EndReason.CREATE_FAILED: "it could not be created",
+    EndReason.LEASE_ENDED: "its lease ended",
     EndReason.SHUTDOWN: "the daemon was stopped",
     EndReason.CAPTURE_CUT: "a snapshot of it was cut",
 }

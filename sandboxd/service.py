@@ -24,6 +24,7 @@ from sandboxd.errors import Conflict, InternalError, VenusError
 from sandboxd.inherited_execs import take_over_execs
 from sandboxd.init_link import InitLink, LinkClosed
 from sandboxd.launch import LaunchedSandbox, Launcher, Usage
+from sandboxd.leases import Leases
 from sandboxd.lifecycle import EndReason, Event, State
 from sandboxd.population import Population
 from sandboxd.recovery import current_boot_id
@@ -61,6 +62,8 @@ class SandboxService:
         self.registry = Registry(config.sandboxes_dir)
         self.boot_id = current_boot_id()
         self.population = Population(config)
+        self.leases = Leases(config, self.boot_id)
+        self.leases.on_end.append(self._end_of_lease)
         self._closing = False
         # Creates, captures and merges of layers, which may take long, hold at most as many threads
         # as they have slots, so removals always find one.
@@ -177,6 +180,20 @@ class SandboxService:
             sandbox.apply(Event.DESTROY_REQUESTED, reason)
             self._begin_take_down(sandbox)
 
+    async def _end_of_lease(self, lease_id: str) -> None:
+        members = [
+            each
+            for each in self.population
+            if each.record is not None and each.record.lease == lease_id
+        ]
+        ends = await asyncio.gather(
+            *(self.destroy(each, EndReason.LEASE_ENDED) for each in members),
+            return_exceptions=True,
+        )
+        for error in ends:
+            if isinstance(error, BaseException):
+                raise error
+
     async def finish(self, sandbox: LiveSandbox) -> None:
         """Take down a sandbox that is stopping; returns when nothing of it is left."""
         # Shielded: a removal goes on when the request that asked for it is cancelled.
@@ -236,6 +253,7 @@ class SandboxService:
             if failures := [each for each in results if isinstance(each, BaseException)]:
                 _LOG.error("%d sandboxes could not be removed", len(failures))
                 break
+        self.leases.close()
         for each in then:
             await each()
         self._pool.shutdown(wait=True)

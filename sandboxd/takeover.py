@@ -18,6 +18,7 @@ _AT_ONCE = 8
 
 async def take_over(service: SandboxService) -> None:
     """Adopt or remove everything that an earlier daemon left."""
+    service.leases.recover()
     records = service.registry.read_all()
     live_inits = {}
     for record in records.values():
@@ -29,6 +30,7 @@ async def take_over(service: SandboxService) -> None:
         live_inits=live_inits,
         boot_id=current_boot_id(),
         now_boottime_s=boottime_s(),
+        leases=service.leases.ids,
         cut_captures=await service.in_thread(lambda: cut_captures(service.config.sandboxes_dir)),
     )
     slots = asyncio.Semaphore(_AT_ONCE)

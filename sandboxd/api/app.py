@@ -19,6 +19,7 @@ from sandboxd.api import (
     routes_execs,
     routes_files,
     routes_images,
+    routes_leases,
     routes_sandboxes,
     routes_templates,
 )
@@ -62,6 +63,7 @@ def build_app(context: ApiContext) -> ASGIApp:
     app.include_router(routes_files.router)
     app.include_router(routes_images.router)
     app.include_router(routes_events.router)
+    app.include_router(routes_leases.router)
     app.add_exception_handler(VenusError, _venus_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)

@@ -28,6 +28,7 @@ Hostname = Annotated[
 ]
 ImageName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 TemplateId = Annotated[str, StringConstraints(pattern=r"^tp-[0-9a-f]{16}$")]
+LeaseId = Annotated[str, StringConstraints(pattern=r"^ls-[0-9a-f]{16}$")]
 LabelKey = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 LabelValue = Annotated[str, StringConstraints(max_length=1024)]
 EnvName = Annotated[str, StringConstraints(pattern=r"^[^=\x00]{1,256}$")]
@@ -62,6 +63,7 @@ class SandboxOptions(Body):
     hostname: Hostname | None = None
     ttl_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     labels: dict[LabelKey, LabelValue] = Field(default_factory=dict, max_length=MAX_LABELS)
+    lease: LeaseId | None = Field(default=None, description="it goes when that one ends")
 
     @field_validator("env")
     @classmethod
@@ -113,6 +115,7 @@ class SandboxInfo(Body):
     init_pid: int | None = Field(description="process id of its PID 1 on the host")
     generation: str = Field(description="what it reads at /run/venus/generation; new in each fork")
     template: str | None = Field(description="what it was forked from")
+    lease: str | None = Field(default=None, description="it goes when that one ends")
 
 
 class SandboxList(Body):

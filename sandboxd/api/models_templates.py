@@ -13,6 +13,7 @@ from sandboxd.api.models import (
     ImageName,
     LabelKey,
     LabelValue,
+    LeaseId,
     SandboxLimits,
     SandboxOptions,
     TemplateId,
@@ -37,6 +38,7 @@ class SnapshotRequest(Body):
 
     on_external: External = "refuse"
     labels: dict[LabelKey, LabelValue] = Field(default_factory=dict, max_length=MAX_LABELS)
+    lease: LeaseId | None = Field(default=None, description="it goes when that one ends")
 
 
 class ForkRequest(SandboxOptions):
@@ -88,6 +90,8 @@ class BuildTemplateRequest(SandboxOptions):
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
+        if self.lease is not None:
+            raise ValueError("a recipe is built once for all, not under a lease")
         if self.image is not None and self.template is not None:
             raise ValueError("image and template exclude each other")
         return self
@@ -107,6 +111,7 @@ class TemplateInfo(Body):
     user: str
     labels: dict[str, str]
     created_at: float = Field(description="seconds since the epoch")
+    lease: str | None = Field(default=None, description="it goes when that one ends")
     recipe: str | None = Field(description="digest of what it was built from; null: a snapshot")
     layers: int = Field(description="frozen layers above the image")
     processes: int

@@ -31,6 +31,7 @@ def create_options(
         hostname=body.hostname,
         ttl_s=body.ttl_s,
         labels=body.labels,
+        lease=body.lease or "",
         ephemeral=ephemeral,
     )
 
@@ -66,6 +67,7 @@ def sandbox_info(sandbox: LiveSandbox) -> models.SandboxInfo:
         init_pid=record.init_pid,
         generation=record.generation_id,
         template=record.template or None,
+        lease=record.lease or None,
     )
 
 
@@ -84,6 +86,7 @@ def template_info(template: Template) -> models_templates.TemplateInfo:
         user=record.user,
         labels=record.labels,
         created_at=record.created_at,
+        lease=record.lease or None,
         recipe=record.recipe or None,
         layers=len(record.layers),
         processes=record.counts["processes"],

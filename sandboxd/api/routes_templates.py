@@ -34,7 +34,9 @@ async def snapshot_sandbox(
     """The sandbox as it is now, as a template; the sandbox goes on."""
     sandbox = context.service.population.find(peer.uid, sandbox_id, "snapshot sandbox")
     wish = CaptureWish(on_external=body.on_external)
-    return template_info(await context.templates.snapshot(sandbox, body.labels, wish))
+    return template_info(
+        await context.templates.snapshot(sandbox, body.labels, wish, lease=body.lease or "")
+    )
 
 
 @router.post(

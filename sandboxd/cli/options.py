@@ -25,6 +25,7 @@ _OPTIONS = (
     click.option("-u", "--user", help="User of commands: a name, UID or UID:GID of the image."),
     click.option("--hostname", help="Host name inside."),
     click.option("-l", "--label", multiple=True, metavar="NAME=VALUE", help="Label, for ls."),
+    click.option("--lease", help="It goes when this lease ends."),
 )
 
 
@@ -54,4 +55,5 @@ def fork_options(given: Mapping[str, Any]) -> ForkOptions:
         "hostname": given["hostname"],
         "timeout": given["ttl"],
         "metadata": parse_pairs(given["label"], "--label"),
+        "lease": given["lease"],
     }

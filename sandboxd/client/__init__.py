@@ -10,11 +10,13 @@ from sandboxd.client._async_commands import AsyncCommands
 from sandboxd.client._async_daemon import AsyncDaemon
 from sandboxd.client._async_files import AsyncFiles
 from sandboxd.client._async_handle import AsyncCommandHandle
+from sandboxd.client._async_lease import AsyncLease
 from sandboxd.client._async_sandbox import AsyncSandbox, AsyncTemplate
 from sandboxd.client._sync_commands import Commands
 from sandboxd.client._sync_daemon import Daemon
 from sandboxd.client._sync_files import Files
 from sandboxd.client._sync_handle import CommandHandle
+from sandboxd.client._sync_lease import Lease
 from sandboxd.client._sync_sandbox import Sandbox, Template
 from sandboxd.client.errors import (
     CommandExitError,
@@ -32,6 +34,7 @@ from sandboxd.client.types import (
     FileType,
     ForkOptions,
     ImageInfo,
+    LeaseInfo,
     Output,
     PtySize,
     SandboxEvent,
@@ -52,6 +55,7 @@ __all__ = [
     "AsyncCommands",
     "AsyncDaemon",
     "AsyncFiles",
+    "AsyncLease",
     "AsyncSandbox",
     "AsyncTemplate",
     "CommandExitError",
@@ -72,6 +76,8 @@ __all__ = [
     "Files",
     "ForkOptions",
     "ImageInfo",
+    "Lease",
+    "LeaseInfo",
     "Output",
     "PtySize",
     "Sandbox",

@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-from sandboxd.client import _calls, _image_calls
+from sandboxd.client import _calls, _image_calls, _lease_calls
 from sandboxd.client._async_transport import AsyncTransport
 from sandboxd.client._call import Call
 from sandboxd.client._data import AsyncData, async_pieces
 from sandboxd.client._http import Socket
 from sandboxd.client._lines import LineDecoder
-from sandboxd.client.types import DaemonInfo, ImageInfo, SandboxEvent, SandboxInfo
+from sandboxd.client.types import DaemonInfo, ImageInfo, LeaseInfo, SandboxEvent, SandboxInfo
 
 
 class AsyncDaemon:
@@ -62,6 +62,13 @@ class AsyncDaemon:
         call = _calls.follow_events(after, sandbox_id, metadata, wait=wait)
         async with self._transport.stream(call, timeout_s=None) as chunks:
             yield _sandbox_events(chunks)
+
+    async def list_leases(self) -> list[LeaseInfo]:
+        return await self._transport.call(_lease_calls.list_leases())
+
+    async def release_lease(self, lease_id: str) -> None:
+        """Ends it, whoever renews it; what was made under it is gone then."""
+        await self._transport.call(_lease_calls.release_lease(lease_id), timeout_s=None)
 
     async def list_images(self) -> list[ImageInfo]:
         return await self._transport.call(_image_calls.list_images())

@@ -15,6 +15,7 @@ from sandboxd.client.types import (
     ForkOptions,
     SandboxInfo,
     SandboxMetrics,
+    lease_id_of,
 )
 from sandboxd.protocol import (
     CONTENT_TYPE_JSON,
@@ -72,6 +73,7 @@ def sandbox_options(options: ForkOptions) -> dict[str, object]:
         hostname=options.get("hostname"),
         ttl_s=options.get("timeout"),
         labels=dict(options.get("metadata") or {}) or None,
+        lease=lease_id_of(options.get("lease")),
     )
 
 

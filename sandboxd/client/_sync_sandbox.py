@@ -14,7 +14,14 @@ from sandboxd.client._sync_daemon import Daemon
 from sandboxd.client._sync_files import Files
 from sandboxd.client._sync_handle import CommandHandle
 from sandboxd.client._sync_transport import SyncTransport
-from sandboxd.client.types import ForkOptions, SandboxInfo, SandboxMetrics, TemplateInfo
+from sandboxd.client.types import (
+    ForkOptions,
+    HasLeaseId,
+    SandboxInfo,
+    SandboxMetrics,
+    TemplateInfo,
+    lease_id_of,
+)
 from sandboxd.errors import NotFound, SandboxGone
 from sandboxd.protocol import OnExternal, StdinMode
 
@@ -45,8 +52,8 @@ class Sandbox:
 
         Options: `memory_bytes`, `pids`, `cpu_cores` and `disk_bytes` are its limits; `envs`, `cwd`
         and `user` the defaults of its commands; `timeout` in seconds its time to live, without
-        which it lives until killed; `hostname`; `metadata`, its labels. What is None or absent
-        takes the daemon's default, or the template's.
+        which it lives until killed; `hostname`; `metadata`, its labels; `lease`, with which it
+        goes. What is None or absent takes the daemon's default, or the template's.
         """
         transport = SyncTransport(socket)
         call = _calls.create_sandbox(options, image=image, template=_template_id(template))
@@ -159,11 +166,18 @@ class Sandbox:
         self._info = self._transport.call(_calls.resume_sandbox(self.sandbox_id))
 
     def snapshot(
-        self, metadata: Mapping[str, str] | None = None, *, on_external: OnExternal = "refuse"
+        self,
+        metadata: Mapping[str, str] | None = None,
+        *,
+        on_external: OnExternal = "refuse",
+        lease: str | HasLeaseId | None = None,
     ) -> Template:
         """The sandbox as it is now, as a template; the sandbox goes on. `on_external="reset"`:
-        connections to outside, with which no snapshot is possible, come back reset."""
-        call = _template_calls.snapshot_sandbox(self.sandbox_id, metadata, on_external)
+        connections to outside, with which no snapshot is possible, come back reset. With a `lease`
+        the template goes when that one ends."""
+        call = _template_calls.snapshot_sandbox(
+            self.sandbox_id, metadata, on_external, lease_id_of(lease)
+        )
         info = self._transport.call(call, timeout_s=None)
         return Template(SyncTransport(self._transport.socket), info)
 

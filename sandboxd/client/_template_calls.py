@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sandboxd.client._call import Call, decoded, encoded, items, label_pairs, nothing, target
+from sandboxd.client._call import Call, decoded, encoded, given, items, label_pairs, nothing, target
 from sandboxd.client._calls import sandbox_options
 from sandboxd.client.types import ForkOptions, SandboxInfo, TemplateInfo
 from sandboxd.protocol import CONTENT_TYPE_JSON, OnExternal
 
 
 def snapshot_sandbox(
-    sandbox_id: str, labels: Mapping[str, str] | None, on_external: OnExternal
+    sandbox_id: str,
+    labels: Mapping[str, str] | None,
+    on_external: OnExternal,
+    lease_id: str | None,
 ) -> Call[TemplateInfo]:
     return Call(
         "snapshot sandbox",
@@ -19,7 +22,7 @@ def snapshot_sandbox(
         "POST",
         target("sandboxes", sandbox_id, "snapshot"),
         lambda b: TemplateInfo.from_json(decoded(b)),
-        encoded({"labels": dict(labels or {}), "on_external": on_external}),
+        encoded(given(labels=dict(labels or {}), on_external=on_external, lease=lease_id)),
         CONTENT_TYPE_JSON,
     )
 

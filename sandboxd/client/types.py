@@ -13,7 +13,7 @@ import stat as stat_bits
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Self, TypedDict
+from typing import Any, Protocol, Self, TypedDict
 
 from sandboxd.errors import InternalError
 from sandboxd.protocol import ExitReason
@@ -90,6 +90,7 @@ class SandboxInfo(_FromJson):
     init_pid: int | None = None
     generation: str = ""
     template: str | None = None
+    lease: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "state", SandboxState(self.state))
@@ -115,6 +116,32 @@ class SandboxInfo(_FromJson):
         return dt.datetime.fromtimestamp(self.expires_at, dt.UTC)
 
 
+class HasLeaseId(Protocol):
+    """A lease: `Lease` or `AsyncLease`."""
+
+    @property
+    def lease_id(self) -> str: ...
+
+
+def lease_id_of(lease: str | HasLeaseId | None) -> str | None:
+    """Of a lease, or of its id."""
+    return lease if lease is None or isinstance(lease, str) else lease.lease_id
+
+
+@dataclass(frozen=True)
+class LeaseInfo(_FromJson):
+    """A lease as the daemon knows it; `sandboxes` and `templates` count what is under it."""
+
+    id: str
+    tenant_uid: int
+    ttl_s: float
+    expires_at: float
+    created_at: float = 0.0
+    labels: dict[str, str] = field(default_factory=dict)
+    sandboxes: int = 0
+    templates: int = 0
+
+
 class ForkOptions(TypedDict, total=False):
     """What is different in a fork; what is absent is as in the original."""
 
@@ -128,6 +155,7 @@ class ForkOptions(TypedDict, total=False):
     hostname: str | None
     timeout: float | None
     metadata: Mapping[str, str] | None
+    lease: str | HasLeaseId | None
 
 
 @dataclass(frozen=True)
@@ -146,6 +174,7 @@ class TemplateInfo(_FromJson):
     labels: dict[str, str]
     created_at: float
     parent: str | None = None
+    lease: str | None = None
     recipe: str | None = None
     layers: int = 0
     processes: int = 0

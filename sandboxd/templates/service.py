@@ -63,6 +63,7 @@ class TemplateService:
         # Of their own: a merge may take long, and holds no sandbox up.
         self._merges = asyncio.Semaphore(service.config.max_concurrent_captures)
         self._last_used_s: dict[str, float] = {}
+        service.leases.on_end.append(self._end_of_lease)
         self.store = TemplateStore(
             TemplateRecords(service.config.templates_dir),
             self._pages,
@@ -78,6 +79,11 @@ class TemplateService:
         removed, and with it the layers that neither a sandbox nor a template stands on."""
         for template in await self._service.in_thread(self.store.recover):
             await self.store.adopt(template)
+            lease = template.record.lease
+            if lease and lease not in self._service.leases.ids:
+                await self.store.remove(template)
+                _LOG.info("removed template %s: its lease ended", template.template_id)
+                continue
             _LOG.info("took over template %s", template.template_id)
         for sandbox in self._service.population:
             if sandbox.record is not None:
@@ -90,6 +96,11 @@ class TemplateService:
                     self._pool.keep(sandbox.sandbox_id, sandbox.tracer.files)
         if removed := await self._service.in_thread(self._layers.remove_unheld):
             _LOG.info("removed %d layers that nothing stands on", len(removed))
+
+    async def _end_of_lease(self, lease_id: str) -> None:
+        for template in self.store.visible(0, {}):
+            if template.record.lease == lease_id:
+                await self.remove(template)
 
     async def close(self) -> None:
         """Remove all templates, and what would hold their pages beyond the daemon's life."""
@@ -105,17 +116,25 @@ class TemplateService:
         *,
         recipe: str = "",
         on_fork: RecipeCommand | None = None,
+        lease: str = "",
     ) -> Template:
         """The sandbox as it is now, as a template; the sandbox goes on."""
+        self._service.leases.require(lease, sandbox.tenant_uid, OPERATION)
         self.store.admit(sandbox.tenant_uid)
         captured = await self._capture(sandbox, labels, wish)
-        record = dataclasses.replace(captured.record, recipe=recipe, on_fork=on_fork)
+        record = dataclasses.replace(captured.record, recipe=recipe, on_fork=on_fork, lease=lease)
         template = Template(record, captured.native)
         try:
             async with self._arriving(template):
                 await self.store.add(template)
         except BaseException:
             await self._release(template.template_id)
+            raise
+        try:
+            # It may have ended meanwhile; from here on its end finds this one.
+            self._service.leases.require(lease, sandbox.tenant_uid, OPERATION)
+        except VenusError:
+            await self.remove(template)
             raise
         sandbox.tell("snapshot", template=template.template_id)
         async with self._slots:

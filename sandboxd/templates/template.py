@@ -61,6 +61,8 @@ class TemplateRecord:
     """Ids of commands up to here, of this generation, are the original's."""
     recipe: str = ""
     """Digest of the recipe that it was built from; empty: it is a snapshot."""
+    lease: str = ""
+    """It goes when that one ends."""
     on_fork: RecipeCommand | None = None
     """Runs in each fork before its creation is told."""
 
@@ -78,6 +80,7 @@ class TemplateRecord:
             hostname=wanted.hostname,
             ttl_s=wanted.ttl_s,
             labels=wanted.labels,
+            lease=wanted.lease,
             ephemeral=wanted.ephemeral,
         )
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.client import Daemon, Sandbox
+from sandboxd.client import Daemon, Lease, Sandbox
 from tests.support.cli import Cli
 from tests.support.daemon import DaemonProcess
 
@@ -290,6 +290,17 @@ def test_events(cli: Cli, box: str) -> None:
     more = cli.text("events", "--after", number, "--sandbox", box, "--no-wait", "--json")
     assert [json.loads(line)["type"] for line in more.splitlines()] == ["exec", "exited"]
     assert cli.text("events", "--no-wait", "--after", number, "-l", "no=label") == ""
+
+
+def test_leases(cli: Cli, daemon: DaemonProcess) -> None:
+    with Lease.create(socket=daemon.socket) as lease:
+        sandbox_id = cli.text("create", "--lease", lease.lease_id)
+        [row] = [each for each in cli.text("lease", "ls").splitlines() if lease.lease_id in each]
+        assert row.split()[3:5] == ["1", "0"]
+        [info] = json.loads(cli.text("lease", "ls", "--json"))
+        assert info["sandboxes"] == 1
+        assert cli.text("lease", "rm", lease.lease_id) == lease.lease_id
+        assert sandbox_id not in cli.text("ls", "-q")
 
 
 def test_stats(cli: Cli, box: str) -> None:

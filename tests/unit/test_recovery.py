@@ -58,6 +58,21 @@ def test_a_sandbox_that_goes_with_its_command_is_not_adopted() -> None:
     assert decision(record, {4242: 99}) is Action.REMOVE
 
 
+def test_a_sandbox_whose_lease_ended_is_not_adopted() -> None:
+    record = dataclasses.replace(RECORD, lease="ls-1")
+    assert decode_record(encode_record(record)) == record
+    for leases, action in (((), Action.REMOVE), (("ls-1",), Action.ADOPT)):
+        [found] = decide(
+            records={"sb-1": record},
+            remnants=(),
+            live_inits={4242: 99},
+            boot_id="this boot",
+            now_boottime_s=50.0,
+            leases=leases,
+        )
+        assert found.action is action
+
+
 def test_a_reused_pid_is_not_taken_for_its_init() -> None:
     assert decision(RECORD, {4242: 100}) is Action.REMOVE
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from sandboxd.client import AsyncSandbox, AsyncTemplate, CommandResult, ExitReason
+from sandboxd.client import AsyncLease, AsyncSandbox, AsyncTemplate, CommandResult, ExitReason
 from sandboxd.errors import ExecFailed
 from venusrl.episode.record import SandboxTimes
 
@@ -55,6 +55,8 @@ class SandboxSettings:
     memory_bytes: int | None = 256 << 20
     pids: int | None = 64
     ttl_s: float = 900.0
+    # What the run made goes when nobody has renewed its lease for so long.
+    lease_ttl_s: float = 120.0
     # Creates at once. The daemon makes a few at a time; the others wait here, where waiting is
     # bounded by the episode's deadline and not by a request's timeout.
     concurrent_creates: int = 8
@@ -132,9 +134,9 @@ class DaemonSandbox:
             return result.exit_code == 0
         raise self._failure("verify", result)
 
-    async def snapshot(self, labels: Mapping[str, str]) -> AsyncTemplate:
+    async def snapshot(self, labels: Mapping[str, str], lease: AsyncLease) -> AsyncTemplate:
         """What the preparation left, to be forked."""
-        return await self._sandbox.snapshot(labels)
+        return await self._sandbox.snapshot(labels, lease=lease)
 
     async def kill(self) -> None:
         started = time.monotonic()

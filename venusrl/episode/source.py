@@ -4,6 +4,8 @@ The samples of one prompt start from the same state. With ``prepare_once`` the f
 needs a sandbox prepares one and keeps it as a template; every sample, the first too, is a fork of
 it. A preparation that fails fails them all, as it would have failed each. State that cannot be
 captured is no failure: then each prepares a sandbox of its own.
+
+All of a run is under one lease, so that a trainer that is killed leaves nothing at the daemon.
 """
 
 import asyncio
@@ -11,7 +13,7 @@ import contextlib
 import time
 from dataclasses import dataclass
 
-from sandboxd.client import AsyncSandbox, AsyncTemplate
+from sandboxd.client import AsyncLease, AsyncSandbox, AsyncTemplate
 from sandboxd.errors import SnapshotRefused, VenusError
 from venusrl.episode.record import SandboxTimes
 from venusrl.episode.sandbox import (
@@ -52,6 +54,7 @@ class DaemonSandboxes:
         self._counter = counter
         self._creates = asyncio.Semaphore(settings.concurrent_creates)
         self._groups: dict[str, _Group] = {}
+        self._lease: asyncio.Task[AsyncLease] | None = None
         self.sharing = Sharing()
 
     async def create(
@@ -72,6 +75,7 @@ class DaemonSandboxes:
                 pids=settings.pids,
                 timeout=settings.ttl_s,
                 metadata=self._labels,
+                lease=await self._leased(),
                 socket=settings.socket,
             )
         times.queue_s = requested - started
@@ -107,7 +111,9 @@ class DaemonSandboxes:
         started = time.monotonic()
         async with self._creates:
             requested = time.monotonic()
-            [sandbox] = await template.fork(timeout=self._settings.ttl_s, metadata=self._labels)
+            [sandbox] = await template.fork(
+                timeout=self._settings.ttl_s, metadata=self._labels, lease=await self._leased()
+            )
         times.queue_s = requested - started
         times.create_s = time.monotonic() - requested
         self.sharing.forks += 1
@@ -120,7 +126,7 @@ class DaemonSandboxes:
         sandbox = await self.create_plainly(SandboxTimes())
         try:
             await sandbox.prepare(script)
-            template = await sandbox.snapshot(self._labels)
+            template = await sandbox.snapshot(self._labels, await self._leased())
         except SnapshotRefused:
             return None
         finally:
@@ -142,6 +148,30 @@ class DaemonSandboxes:
                     await template.remove()
                 await template.close()
 
+    async def _leased(self) -> AsyncLease:
+        """The run's lease, which the first that needs a sandbox makes."""
+        making = self._lease
+        if making is None or (
+            making.done() and (making.exception() is not None or making.result().lost is not None)
+        ):
+            settings = self._settings
+            making = self._lease = asyncio.create_task(
+                AsyncLease.create(
+                    settings.lease_ttl_s, metadata=self._labels, socket=settings.socket
+                )
+            )
+        # Shielded: the others wait for it even if this one is cut.
+        return await asyncio.shield(making)
+
+    async def _release(self) -> None:
+        made, self._lease = self._lease, None
+        if made is None:
+            return
+        await asyncio.wait([made])
+        if made.exception() is None:
+            async with made.result():
+                pass
+
     async def sweep(self) -> int:
         """Remove the run's remaining sandboxes, and templates: a cancelled request may still have
         made one. How many sandboxes there were."""
@@ -154,6 +184,7 @@ class DaemonSandboxes:
                 pass
         for template in await AsyncTemplate.list(self._labels, socket=socket):
             await (await AsyncTemplate.get(template.id, socket=socket)).remove()
+        await self._release()
         return len(left)
 
     @property
