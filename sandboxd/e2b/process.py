@@ -19,6 +19,7 @@ from sandboxd.pipes import OutputPipe
 from sandboxd.protocol import StdinMode
 from sandboxd.running_exec import RunningExec
 from sandboxd.sandbox import LiveSandbox
+from sandboxd.terminal import MAX_COLUMNS, MAX_ROWS, TerminalSize
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -42,6 +43,7 @@ class ProcessService:
             f"{service}/List": Unary(wire.ListRequest, self._list),
             f"{service}/Start": ServerStream(wire.StartRequest, self._start),
             f"{service}/Connect": ServerStream(wire.ConnectRequest, self._connect),
+            f"{service}/Update": Unary(wire.UpdateRequest, self._update),
             f"{service}/SendInput": Unary(wire.SendInputRequest, self._send_input),
             f"{service}/StreamInput": ClientStream(wire.StreamInputRequest, self._stream_input),
             f"{service}/SendSignal": Unary(wire.SendSignalRequest, self._send_signal),
@@ -52,8 +54,6 @@ class ProcessService:
         return wire.ListResponse(processes=[self._info(each) for each in _alive(call.sandbox)])
 
     async def _start(self, call: Call, request: wire.StartRequest, stream: AnswerStream) -> None:
-        if request.HasField("pty"):
-            raise ConnectError(Code.UNIMPLEMENTED, "terminals are not supported")
         if len(request.tag) > MAX_TAG_LENGTH:
             raise ConnectError(Code.INVALID_ARGUMENT, f"a tag has at most {MAX_TAG_LENGTH} letters")
         spec = _spec(call, request)
@@ -77,6 +77,12 @@ class ProcessService:
             await stream_command(
                 reader, call, stream, wire.ConnectResponse, timeout_s=call.timeout_s
             )
+
+    async def _update(self, call: Call, request: wire.UpdateRequest) -> Message:
+        running = self._find(call.sandbox, request.process)
+        if request.HasField("pty"):
+            await commands.resize(running, _size(request.pty))
+        return wire.UpdateResponse()
 
     async def _send_input(self, call: Call, request: wire.SendInputRequest) -> Message:
         await _write(self._find(call.sandbox, request.process), request.input)
@@ -107,9 +113,9 @@ class ProcessService:
 
     async def _close_stdin(self, call: Call, request: wire.CloseStdinRequest) -> Message:
         running = self._find(call.sandbox, request.process)
-        if running.stdin is None or running.stdin.closed:
+        if running.is_terminal or running.stdin is None or running.stdin.closed:
             raise ConnectError(
-                Code.FAILED_PRECONDITION, "the process has no input, or it is closed"
+                Code.FAILED_PRECONDITION, "the process has no input that can be closed"
             )
         running.close_stdin()
         return wire.CloseStdinResponse()
@@ -150,7 +156,18 @@ def _spec(call: Call, request: wire.StartRequest) -> CommandSpec:
         user=call.user,
         timeout_s=call.timeout_s,
         stdin=StdinMode.STREAM if with_input else StdinMode.NULL,
+        terminal=_size(request.pty) if request.HasField("pty") else None,
     )
+
+
+def _size(pty: wire.PTY) -> TerminalSize:
+    size = pty.size
+    if not (0 < size.rows <= MAX_ROWS and 0 < size.cols <= MAX_COLUMNS):
+        raise ConnectError(
+            Code.INVALID_ARGUMENT,
+            f"a terminal has 1 to {MAX_ROWS} rows and 1 to {MAX_COLUMNS} columns",
+        )
+    return TerminalSize(size.rows, size.cols)
 
 
 def _told(running: RunningExec, request: wire.StartRequest) -> wire.ProcessInfo:
@@ -185,6 +202,7 @@ def _alive(sandbox: LiveSandbox) -> list[RunningExec]:
 
 
 async def _write(running: RunningExec, given: wire.ProcessInput) -> None:
-    if given.WhichOneof("input") != "stdin":
-        raise ConnectError(Code.FAILED_PRECONDITION, "the process has no terminal")
-    await commands.write_stdin(running, given.stdin)
+    kind = "pty" if running.is_terminal else "stdin"
+    if given.WhichOneof("input") != kind:
+        raise ConnectError(Code.FAILED_PRECONDITION, f"the input of the process is its {kind}")
+    await commands.write_stdin(running, given.pty if running.is_terminal else given.stdin)

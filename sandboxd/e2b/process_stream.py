@@ -35,12 +35,14 @@ async def stream_command(
             if piece is None:
                 await stream.send(answer(event=Event(keepalive=Event.KeepAlive())))
             elif piece.data:
-                await stream.send(answer(event=Event(data=_output(piece))))
+                await stream.send(answer(event=Event(data=_output(running, piece))))
     if not stream.client.gone:
         await stream.send(answer(event=Event(end=end_event(running))))
 
 
-def _output(piece: Piece) -> wire.ProcessEvent.DataEvent:
+def _output(running: RunningExec, piece: Piece) -> wire.ProcessEvent.DataEvent:
+    if running.is_terminal:
+        return Event.DataEvent(pty=piece.data)
     if piece.stream == "stderr":
         return Event.DataEvent(stderr=piece.data)
     return Event.DataEvent(stdout=piece.data)
