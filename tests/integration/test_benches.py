@@ -72,8 +72,9 @@ RUNS = {
         "--rounds 1 --mib 1 --passes 2", ("slowdown_read", "slowdown_write")
     ),
 }  # fmt: skip
-# Takes minutes at its least; its parts have tests of their own (tests/unit/test_simulate*.py).
-WITHOUT_RUN = {"rollout_sim"}
+# These take minutes at their least, or load vLLM; their parts have tests of their own
+# (tests/unit/test_simulate*.py, tests/rl).
+WITHOUT_RUN = {"rollout_sim", "rollout_real", "scheduler_overhead"}
 
 
 @pytest.fixture(scope="module")

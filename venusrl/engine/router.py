@@ -166,6 +166,9 @@ class Router:
     async def push_weights(self, path: Path | str, version: int) -> None:
         """All engines go on with these weights; one that is being replaced starts with them."""
         await self.workers.push_weights(path, version)
+        # What engines hold is of the old weights, and they have dropped it.
+        for member in self.rollouts:
+            member.kv_tokens = 0
         self.advance(version)
 
     def advance(self, version: int) -> None:

@@ -1,0 +1,230 @@
+"""What `rollout_real` runs: a workload with forced lengths, two engines, and one policy on them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from venusrl.engine import EngineConfig, VllmEngine
+from venusrl.engine.rollouts import Capacity
+from venusrl.engine.router import Rollout, Router, RouterConfig
+from venusrl.schedule.snapshot import Phase, Policy
+from venusrl.simulate.workload import GroupScript, LogNormal, Workload, draw_group
+
+ENGINES = 2
+GROUP = 8
+BATCH = 2
+ASYNC_FACTOR = 1.5
+BLOCK = 32
+# Like the heavy workload at a fraction of its size, with fewer and relatively longer turns. At the
+# higher pressure an engine holds two contexts in the mean, and must hold one whole: so they cannot
+# differ as much as there. Tools take about a third of a turn's time, as there.
+WORKLOAD = Workload(
+    name="small",
+    turns=LogNormal(6, 0.5),
+    sibling_icc=0.6,
+    prompt_tokens=160,
+    generated=LogNormal(20, 0.6),
+    observed=LogNormal(36, 0.8),
+    tool_s=LogNormal(0.05, 1.2),
+    max_turns=24,
+    max_tokens=608,
+)
+MODEL_TOKENS = 640
+# Blocks of each engine, one of which is vLLM's own.
+BLOCKS = {"5": MODEL_TOKENS // BLOCK + 1, "1": 90}
+VOCABULARY = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """One row. `name`s of settings are those of `rollout_real_settings.json`."""
+
+    policy: Policy
+    async_factor: float = ASYNC_FACTOR
+    by_rank: bool = False
+    ours: bool = False
+    pause_s: float = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """Steps of a run: left out, then measured."""
+
+    seeds: tuple[int, ...] = (1, 2, 3)
+    warm_up: int = 1
+    measured: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    trained_tokens_per_hour: float
+    step_s: float
+    pressure: float  # context of all that are not complete over what the engines can hold
+    hit_rate: float  # of the context of admitted turns
+    prefilled_per_trained: float
+    preempted_per_step: float
+    engine_cpu_s: float  # of the engines, per thousand trained tokens: what a busy machine leaves
+    migrated: int
+    mean_trained_tokens: float  # of a trajectory; what was dispatched: `mean_dispatched_tokens`
+    mean_dispatched_tokens: float
+
+
+class Fleet:
+    """Two engines with a router, for all runs that share memory and scheduler."""
+
+    def __init__(self, place: Path, blocks: int, *, ours: bool) -> None:
+        self.place, self.blocks, self.ours = place, blocks, ours
+        self.table = place / f"table-{blocks}"
+        self.router: Router
+
+    async def start(self, number: int) -> VllmEngine:
+        return await VllmEngine.start(
+            self.place / "model",
+            EngineConfig(
+                max_model_len=MODEL_TOKENS,
+                max_concurrency=32,
+                kv_blocks=self.blocks,
+                block_tokens=BLOCK,
+                step_tokens=256,
+                threads=1,
+                scheduler={"table": str(self.table), "worker": number} if self.ours else None,
+                log_path=self.place / f"engine-{number}.log",
+            ),
+        )
+
+    async def __aenter__(self) -> Fleet:
+        capacity = Capacity((self.blocks - 1) * BLOCK, 32)
+        table = self.table if self.ours else None
+        config = RouterConfig(ENGINES, capacity, BATCH, table=table, interval_s=0.25)
+        self.router = await Router.start(config, self.start)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.router.close()
+
+
+class Run:
+    """One policy on one seed."""
+
+    def __init__(self, fleet: Fleet, entrant: Entrant, seed: int) -> None:
+        self.router, self.entrant, self.seed = fleet.router, entrant, seed
+        self.capacity_tokens = ENGINES * (fleet.blocks - 1) * BLOCK
+        self.scripts: dict[int, GroupScript] = {}  # by order of dispatch
+        self.episodes: set[asyncio.Task[None]] = set()
+        self.dispatched = 0
+        self.pressures: list[float] = []
+
+    async def measure(self, effort: Effort) -> Measured:
+        router = self.router
+        router.policy = self.entrant.policy
+        router.config = replace(
+            router.config, by_rank=self.entrant.by_rank, pause_s=self.entrant.pause_s
+        )
+        in_flight = round(self.entrant.async_factor * BATCH)
+        trained: list[int] = []
+        for _ in range(in_flight):
+            self.dispatch()
+        self.episodes.add(asyncio.create_task(self.watch()))
+        for step in range(effort.warm_up + effort.measured):
+            if step == effort.warm_up:
+                begun, before, moved = time.monotonic(), await self.counts(), router.migrated
+                trained.clear()
+                self.pressures.clear()
+            groups = await self.batch()
+            for group in groups:
+                trained += self.scripts[group.order].generated_tokens.tolist()
+            router.retire(groups)
+            router.advance(router.rollouts.version + 1)
+            for _ in groups:
+                self.dispatch()
+        time_s = time.monotonic() - begun
+        after = await self.counts()
+        counted = {name: after[name] - before[name] for name in after}
+        dispatched = [script.generated_tokens for script in self.scripts.values()]
+        await self.leave()
+        return Measured(
+            trained_tokens_per_hour=3600 * sum(trained) / time_s,
+            step_s=time_s / effort.measured,
+            pressure=float(np.mean(self.pressures)),
+            hit_rate=counted["hit_tokens"] / max(1, counted["asked_tokens"]),
+            prefilled_per_trained=(counted["asked_tokens"] - counted["hit_tokens"]) / sum(trained),
+            preempted_per_step=counted["preempted"] / effort.measured,
+            engine_cpu_s=counted["cpu_ms"] / sum(trained),
+            migrated=router.migrated - moved,
+            mean_trained_tokens=float(np.mean(trained)),
+            mean_dispatched_tokens=float(np.mean(np.concatenate(dispatched))),
+        )
+
+    async def batch(self) -> list[Any]:
+        """The next step's groups; an episode that fails ends the run."""
+        waiting = asyncio.ensure_future(self.router.batch())
+        while not waiting.done():
+            done, _ = await asyncio.wait(
+                {waiting, *self.episodes}, return_when=asyncio.FIRST_COMPLETED
+            )
+            for task in done - {waiting}:
+                self.episodes.discard(task)
+                await task
+        return await waiting
+
+    async def watch(self) -> None:
+        """Samples the pressure, for ever."""
+        while True:
+            await asyncio.sleep(0.5)
+            live = [m.context_tokens for m in self.router.rollouts if m.phase is not Phase.DONE]
+            self.pressures.append(sum(live) / self.capacity_tokens)
+
+    async def counts(self) -> dict[str, int]:
+        engines = await self.router.workers.counts()
+        found = {name: sum(counts[name] for counts in engines) for name in engines[0]}
+        used_s = 0.0
+        for engine in self.router.workers.engines:
+            assert isinstance(engine, VllmEngine)
+            times = psutil.Process(engine.pid).cpu_times()
+            used_s += times.user + times.system
+        return found | {"cpu_ms": round(1000 * used_s)}
+
+    def dispatch(self) -> None:
+        script = draw_group(WORKLOAD, self.seed, self.dispatched, GROUP)
+        random = np.random.default_rng([self.seed, self.dispatched, 7])
+        prompt = random.integers(2, VOCABULARY, WORKLOAD.prompt_tokens).tolist()
+        handles = self.router.dispatch(len(prompt), GROUP)
+        self.scripts[handles[0].member.group.order] = script
+        self.dispatched += 1
+        for member, handle in enumerate(handles):
+            play = episode(handle, prompt, script, member, int(random.integers(1 << 30)))
+            self.episodes.add(asyncio.create_task(play))
+
+    async def leave(self) -> None:
+        """Ends what is under way, so that the next run finds empty engines."""
+        for task in self.episodes:
+            task.cancel()
+        await asyncio.gather(*self.episodes, return_exceptions=True)
+        for member in list(self.router.rollouts):
+            self.router.rollouts.finish(member)
+        self.router.retire(list(self.router.rollouts.groups))
+
+
+async def episode(
+    handle: Rollout, prompt: list[int], script: GroupScript, member: int, seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    context = list(prompt)
+    turns = int(script.turns[member])
+    for turn in range(turns):
+        generated = await handle.generate(
+            context, max_tokens=int(script.generated[member, turn]), stop_token_ids=[]
+        )
+        if turn == turns - 1:
+            break
+        context += generated.token_ids
+        await asyncio.sleep(float(script.tool_s[member, turn]))
+        context += random.integers(2, VOCABULARY, int(script.observed[member, turn])).tolist()
+    handle.finish()

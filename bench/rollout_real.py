@@ -1,0 +1,169 @@
+"""Trained tokens per hour of five policies on two real vLLM engines of this machine.
+
+A model with random weights, large enough that prefill hurts; lengths and tool times are drawn from
+a seed and forced, so the weights do not matter, and every policy sees the same groups. Memory is
+set for two pressures (mean live context over what the engines can hold), nominally 5 and 1.
+Baselines run at the settings of a sweep (`--tune`), which is committed beside this file; ours runs
+at its defaults, with the growth that this workload has per turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from bench.common import host_facts
+from bench.rollout_fleet import (
+    BLOCKS,
+    MODEL_TOKENS,
+    VOCABULARY,
+    Effort,
+    Entrant,
+    Fleet,
+    Measured,
+    Run,
+)
+from bench.rollout_model import save_model
+from venusrl.schedule.baselines import Fcfs, OldestFirst, ProgramPause
+from venusrl.schedule.priority import Priority
+from venusrl.simulate.measure import paired_ratio
+
+SETTINGS = Path(__file__).parent / "rollout_real_settings.json"
+TUNING_SEED = 1_000_003
+
+
+def entrants(settings: dict[str, float]) -> dict[str, Entrant]:
+    return {
+        "venus": Entrant(Priority(growth_tokens=36.0), ours=True),
+        "sync_fcfs": Entrant(Fcfs(), async_factor=1.0),
+        "capped_fcfs": Entrant(Fcfs(round(settings["capped_fcfs"]))),
+        "oldest_first": Entrant(OldestFirst(round(settings["oldest_first"])), by_rank=True),
+        # Its source decides every five seconds, of turns that take ten times as long.
+        "program_pause": Entrant(
+            ProgramPause(memory_share=settings["program_pause"], buffer_tokens=10), pause_s=0.5
+        ),
+    }
+
+
+# What `--tune` tries.
+SWEPT: dict[str, tuple[float, ...]] = {
+    "capped_fcfs": (3, 4, 6, 8, 12, 18, 24),
+    "oldest_first": (3, 4, 6, 8, 12, 18, 24),
+    "program_pause": (0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0),
+}
+
+
+async def runs(
+    place: Path, pressure: str, chosen: dict[str, Entrant], seeds: tuple[int, ...], effort: Effort
+) -> dict[str, list[Measured]]:
+    """All entrants on all seeds; of each seed all one after another, on a machine that drifts."""
+    found: dict[str, list[Measured]] = {name: [] for name in chosen}
+    for ours in (True, False):
+        names = [name for name, entrant in chosen.items() if entrant.ours == ours]
+        if not names:
+            continue
+        async with Fleet(place, BLOCKS[pressure], ours=ours) as fleet:
+            for seed in seeds:
+                for name in names:
+                    one = await Run(fleet, chosen[name], seed).measure(effort)
+                    found[name].append(one)
+                    print(
+                        f"  ρ≈{pressure} seed {seed} {name:14}"
+                        f"{one.trained_tokens_per_hour / 1e3:8.1f} k/h  ρ {one.pressure:4.1f}  "
+                        f"hit {one.hit_rate:4.2f}  prefill {one.prefilled_per_trained:5.2f}  "
+                        f"cpu {one.engine_cpu_s:5.1f}",
+                        file=sys.stderr,
+                    )
+    return found
+
+
+def block(found: dict[str, list[Measured]], settings: dict[str, float]) -> dict[str, Any]:
+    """The rows for one pressure, with ratios of ours to each."""
+    speed = {name: [m.trained_tokens_per_hour for m in rows] for name, rows in found.items()}
+    rivals = [name for name in speed if name != "venus"]
+    policies: dict[str, Any] = {}
+    for name, rows in found.items():
+        names = Measured.__slots__
+        means = {key: round(float(np.mean([getattr(m, key) for m in rows])), 4) for key in names}
+        ratio = paired_ratio(speed["venus"], speed[name])
+        times = {key: value if np.isfinite(value) else None for key, value in asdict(ratio).items()}
+        one_seed = len(rows) < 2
+        policies[name] = {
+            **means,
+            "by_seed": speed[name],
+            "venus_times": times | ({"low": None, "high": None} if one_seed else {}),
+            "setting": settings.get(name),
+        }
+    best = max(rivals, key=lambda name: float(np.mean(speed[name])))
+    return {"best_baseline": best, "policies": policies}
+
+
+async def tune(place: Path, pressure: str, effort: Effort) -> dict[str, Any]:
+    """Every value of every setting; the best of each."""
+    tried: dict[str, dict[str, float]] = {}
+    async with Fleet(place, BLOCKS[pressure], ours=False) as fleet:
+        for name, values in SWEPT.items():
+            tried[name] = {}
+            for value in values:
+                entrant = entrants(dict.fromkeys(SWEPT, value))[name]
+                one = await Run(fleet, entrant, TUNING_SEED).measure(effort)
+                tried[name][str(value)] = round(one.trained_tokens_per_hour)
+                print(f"  ρ≈{pressure} {name} {value}: {tried[name][str(value)]}", file=sys.stderr)
+    best = {name: float(max(rows, key=lambda v: rows[v])) for name, rows in tried.items()}
+    return {"best": best, "tried": tried}
+
+
+@click.command(help=__doc__)
+@click.option("--quick", is_flag=True, help="One seed and fewer steps: no intervals.")
+@click.option("--tune", "tuning", is_flag=True, help="Sweep the baselines and write the settings.")
+@click.option("--pressure", "chosen", type=click.Choice(sorted(BLOCKS)), multiple=True)
+@click.option("--steps", type=int, help="Steps that are measured.")
+def main(quick: bool, tuning: bool, chosen: tuple[str, ...], steps: int | None) -> None:
+    begun = time.monotonic()
+    effort = Effort(seeds=(1,), measured=2) if quick or tuning else Effort()
+    effort = replace(effort, measured=steps or effort.measured)
+    known = json.loads(SETTINGS.read_text())
+    blocks: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="rollout-real-") as name:
+        place = Path(name)
+        parameters = save_model(place / "model", VOCABULARY, MODEL_TOKENS)
+        for pressure in chosen or ("5", "1"):
+            if tuning:
+                known[pressure] = asyncio.run(tune(place, pressure, effort))
+                SETTINGS.write_text(json.dumps(known, indent=2) + "\n")
+                continue
+            settings = known[pressure]["best"]
+            found = asyncio.run(runs(place, pressure, entrants(settings), effort.seeds, effort))
+            blocks[pressure] = block(found, settings)
+    main_block = blocks.get("5")
+
+    def lower(rival: str | None) -> float | None:
+        if main_block is None or rival is None:
+            return None
+        found: float | None = main_block["policies"][rival]["venus_times"]["low"]
+        return found
+
+    result = {
+        "bench": "rollout_real",
+        "speedup_vs_sync_fcfs": lower("sync_fcfs"),
+        "speedup_vs_best_baseline": lower(main_block and main_block["best_baseline"]),
+        "policies": blocks,
+        "parameters": parameters,
+        "effort": asdict(effort),
+        "wall_s": round(time.monotonic() - begun, 1),
+        "host": host_facts(),
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
