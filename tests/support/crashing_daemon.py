@@ -18,8 +18,11 @@ from typing import Any
 
 from sandboxd import __main__ as sandboxd
 from sandboxd import _native
+from sandboxd.init_link import InitLink
+from sandboxd.init_protocol.numbers import HEADER, MessageType
 from sandboxd.keeper.connection import Connection
 from sandboxd.launch import Launcher
+from sandboxd.launched import LaunchedSandbox
 from sandboxd.registry import Registry
 from sandboxd.storage.layers import LayerStore
 from sandboxd.templates.pages import KeptPages
@@ -31,6 +34,7 @@ OBJECTS: dict[type, tuple[str, ...]] = {
     KeptPages: ("hold", "release"),
     TemplateRecords: ("write", "forget"),
     Registry: ("write", "forget"),
+    LaunchedSandbox: ("open_exec_cgroup", "remove_exec_cgroup", "begin_kill"),
 }
 
 
@@ -60,7 +64,11 @@ def _watch_everything() -> None:
             setattr(owner, name, wrapped)
     _native.Tracer.capture = _watched("capture", _native.Tracer.capture)  # type: ignore[method-assign]
     _native.Template.send = _watched("send", _native.Template.send)  # type: ignore[method-assign]
-    ask, init = Connection.ask, Launcher.__init__
+    ask, init, send = Connection.ask, Launcher.__init__, InitLink._try_send
+
+    def watched_send(self: InitLink, packet: bytes, *arguments: Any) -> bool:
+        kind = MessageType(HEADER.unpack_from(packet)[1]).name
+        return bool(_watched(f"init {kind}", send)(self, packet, *arguments))
 
     def watched_ask(self: Connection, kind: Any, *arguments: Any, **options: Any) -> Any:
         return _watched(f"keeper {kind.name}", ask)(self, kind, *arguments, **options)
@@ -77,6 +85,7 @@ def _watch_everything() -> None:
         )
 
     Connection.ask = watched_ask  # type: ignore[method-assign]
+    InitLink._try_send = watched_send  # type: ignore[method-assign]
     Launcher.__init__ = watched_init  # type: ignore[method-assign]
 
 
