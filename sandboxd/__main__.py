@@ -134,11 +134,13 @@ async def serve(config: Config, launcher: Launcher, e2b: E2bEntry | None) -> Non
     await templates.recover()
     socket_gid = group_id(config.socket_group)
     imports = ImportQueue(config.max_concurrent_imports, config.max_queued_imports)
+    builder = TemplateBuilder(service, creation, templates, launcher.images)
+    await service.in_thread(builder.failed.open)
     context = ApiContext(
         service=service,
         creation=creation,
         templates=templates,
-        builder=TemplateBuilder(service, creation, templates, launcher.images),
+        builder=builder,
         images=launcher.images,
         imports=imports,
     )

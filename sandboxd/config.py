@@ -64,6 +64,11 @@ class Config:
     """They are of the shapes that were asked for, twice or more, in this time."""
     max_forks_per_request: int = 256
     max_templates_per_tenant: int = 256
+    max_build_log_bytes: int = 256 << 10
+    """Of one build; the end of it is kept."""
+    max_build_logs_per_tenant: int = 64
+    max_build_logs: int = 1024
+    """Of failed builds, on disk; of more, the oldest go."""
     pool_size_bytes: int = 16 * GIB
     """Memory of all templates together; idle ones go for new ones, least recently used first."""
     max_layers: int = 16
@@ -165,6 +170,11 @@ class Config:
     def keeper_dir(self) -> Path:
         """Where the pool keeper listens, while there is one."""
         return self.run_dir / "keeper"
+
+    @property
+    def builds_dir(self) -> Path:
+        """One file per build that failed."""
+        return self.state_dir / "builds"
 
     @property
     def templates_dir(self) -> Path:

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import sandboxd
 from sandboxd.api import (
+    routes_builds,
     routes_events,
     routes_execs,
     routes_files,
@@ -58,6 +59,7 @@ def build_app(context: ApiContext) -> ASGIApp:
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]
     app.include_router(routes_sandboxes.router)
     app.include_router(routes_templates.router)
+    app.include_router(routes_builds.router)
     app.include_router(routes_execs.router)
     app.include_router(routes_execs.run_router)
     app.include_router(routes_files.router)

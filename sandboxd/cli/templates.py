@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import functools
 import json
 import time
 import tomllib
@@ -14,8 +15,8 @@ import click
 
 from sandboxd.cli.listing import list_options, print_list
 from sandboxd.cli.options import as_json, fork_options, sandbox_options
-from sandboxd.cli.units import parse_pairs, show_duration, show_size
-from sandboxd.client import Sandbox, Template, TemplateInfo
+from sandboxd.cli.units import parse_pairs, show_duration, show_size, table
+from sandboxd.client import BuildInfo, Daemon, Sandbox, Template, TemplateInfo
 from sandboxd.client.warm_python import warm_python
 from sandboxd.protocol import OnExternal
 
@@ -84,11 +85,14 @@ def template() -> None:
 @template.command("build")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("-l", "--label", multiple=True, metavar="NAME=VALUE", help=_LABEL_HELP)
+@click.option("-v", "--verbose", is_flag=True, help="Show what the build says, as it comes.")
 @as_json
 @click.pass_obj
-def build(socket: str, file: Path, label: tuple[str, ...], as_json: bool) -> None:
+def build(socket: str, file: Path, label: tuple[str, ...], verbose: bool, as_json: bool) -> None:
     """Build a template from a recipe in TOML, or find it built; prints its id."""
-    made = Template.build(read_recipe(file), parse_pairs(label, "--label"), socket=socket)
+    on_log = functools.partial(click.echo, err=True) if verbose else None
+    labels = parse_pairs(label, "--label")
+    made = Template.build(read_recipe(file), labels, on_log=on_log, socket=socket)
     click.echo(json.dumps(dataclasses.asdict(made.info)) if as_json else made.template_id)
 
 
@@ -142,6 +146,37 @@ def _row(info: TemplateInfo, now: float) -> tuple[str, ...]:
         str(info.layers),
         ",".join(f"{name}={value}" for name, value in sorted(info.labels.items())) or "-",
     )
+
+
+@template.command("builds")
+@as_json
+@click.pass_obj
+def list_builds(socket: str, as_json: bool) -> None:
+    """List builds that run, and those that failed lately."""
+    with Daemon(socket) as daemon:
+        found = daemon.list_builds()
+    if as_json:
+        click.echo(json.dumps([dataclasses.asdict(each) for each in found]))
+    else:
+        click.echo(
+            table(("ID", "STATE", "AGE", "RECIPE", "CAUSE"), [_build(each) for each in found])
+        )
+
+
+def _build(info: BuildInfo) -> tuple[str, ...]:
+    age = show_duration(time.time() - info.created_at)
+    error = info.error or {}
+    cause = f"{error.get('object', '')}: {error.get('cause', '')}" if error else "-"
+    return info.id, info.state, age, info.recipe[:12], cause.partition("\n")[0][:80]
+
+
+@template.command("log")
+@click.argument("build_id", metavar="BUILD")
+@click.pass_obj
+def show_log(socket: str, build_id: str) -> None:
+    """Print what a build said that runs, or that failed."""
+    with Daemon(socket) as daemon:
+        click.echo(daemon.get_build(build_id).log, nl=False)
 
 
 @template.command("show")

@@ -25,6 +25,7 @@ from sandboxd.client.errors import (
     DaemonUnavailable,
 )
 from sandboxd.client.types import (
+    BuildInfo,
     CommandInfo,
     CommandResult,
     DaemonInfo,
@@ -58,6 +59,7 @@ __all__ = [
     "AsyncLease",
     "AsyncSandbox",
     "AsyncTemplate",
+    "BuildInfo",
     "CommandExitError",
     "CommandHandle",
     "CommandInfo",

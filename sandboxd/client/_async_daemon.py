@@ -8,13 +8,20 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-from sandboxd.client import _calls, _image_calls, _lease_calls
+from sandboxd.client import _calls, _image_calls, _lease_calls, _template_calls
 from sandboxd.client._async_transport import AsyncTransport
 from sandboxd.client._call import Call
 from sandboxd.client._data import AsyncData, async_pieces
 from sandboxd.client._http import Socket
-from sandboxd.client._lines import LineDecoder
-from sandboxd.client.types import DaemonInfo, ImageInfo, LeaseInfo, SandboxEvent, SandboxInfo
+from sandboxd.client._lines import LineDecoder, ProgressLines
+from sandboxd.client.types import (
+    BuildInfo,
+    DaemonInfo,
+    ImageInfo,
+    LeaseInfo,
+    SandboxEvent,
+    SandboxInfo,
+)
 
 
 class AsyncDaemon:
@@ -115,12 +122,20 @@ class AsyncDaemon:
             yield line
 
     async def _progress(self, call: Call[None]) -> AsyncIterator[str]:
-        progress = _image_calls.ProgressLines(call.operation, "image")
+        progress = ProgressLines(call.operation, "image")
         async with self._transport.stream(call, timeout_s=None) as chunks:
             async for chunk in chunks:
                 for line in progress.feed(chunk):
                     yield line
         progress.result()
+
+    async def list_builds(self) -> list[BuildInfo]:
+        """The caller's builds that run, and those that failed lately; root's: all."""
+        return await self._transport.call(_template_calls.list_builds())
+
+    async def get_build(self, build_id: str) -> BuildInfo:
+        """One of them, with its log."""
+        return await self._transport.call(_template_calls.get_build(build_id))
 
     async def remove_image(self, name: str) -> None:
         await self._transport.call(_image_calls.remove_image(name))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
@@ -14,6 +14,7 @@ from sandboxd.client._async_files import AsyncFiles
 from sandboxd.client._async_handle import AsyncCommandHandle
 from sandboxd.client._async_transport import AsyncTransport
 from sandboxd.client._http import DEFAULT_REQUEST_TIMEOUT_S, Socket
+from sandboxd.client._lines import ProgressLines
 from sandboxd.client.types import (
     ForkOptions,
     HasLeaseId,
@@ -238,14 +239,24 @@ class AsyncTemplate:
         recipe: Mapping[str, object],
         metadata: Mapping[str, str] | None = None,
         *,
+        on_log: Callable[[str], None] | None = None,
         socket: Socket = None,
     ) -> Self:
         """The template of a recipe: built now, or found built. `recipe` is the body of the request
-        `build_template` (docs/operations.md); its files' contents are in base64."""
+        `build_template` (docs/operations.md); its files' contents are in base64. `on_log` is called
+        with each line that the build says."""
         transport = AsyncTransport(socket)
         try:
-            call = _template_calls.build_template(recipe, metadata)
-            return cls(transport, await transport.call(call, timeout_s=None))
+            if on_log is None:
+                call = _template_calls.build_template(recipe, metadata)
+                return cls(transport, await transport.call(call, timeout_s=None))
+            progress = ProgressLines("build template", "template")
+            follow = _template_calls.follow_build(recipe, metadata)
+            async with transport.stream(follow, timeout_s=None) as chunks:
+                async for chunk in chunks:
+                    for line in progress.feed(chunk):
+                        on_log(line)
+            return cls(transport, TemplateInfo.from_json(progress.result()))
         except BaseException:
             await transport.close()
             raise

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from sandboxd.client._call import Call, decoded, encoded, given, items, nothing, target
-from sandboxd.client._lines import LineDecoder
-from sandboxd.client.errors import ConnectionLost
 from sandboxd.client.types import ImageInfo
 from sandboxd.protocol import CONTENT_TYPE_JSON
 
@@ -84,28 +81,6 @@ def image_name(reference: str) -> str:
     `docker.io/library/python:3.12`."""
     last = reference.partition("@")[0].rpartition("/")[2].lower()
     return re.sub(r"[^a-z0-9._-]", "-", last).strip("._-")[:64]
-
-
-class ProgressLines:
-    """Takes an answer apart that tells how something goes on; the last line is its end."""
-
-    def __init__(self, operation: str, key: str) -> None:
-        self._operation, self._key = operation, key
-        self._decoder = LineDecoder()
-        self._result: Any = None
-
-    def feed(self, chunk: bytes) -> Iterator[str]:
-        """The lines of progress in it; raises the error that the daemon tells of."""
-        for value in self._decoder.feed(chunk):
-            if "line" in value:
-                yield str(value["line"])
-            self._result = value.get(self._key, self._result)
-
-    def result(self) -> Any:
-        """What came of it, once the answer has ended."""
-        if self._result is None:
-            raise ConnectionLost("the answer ended before its end", operation=self._operation)
-        return self._result
 
 
 def remove_image(name: str) -> Call[None]:

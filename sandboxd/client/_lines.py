@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sandboxd.client._call import decoded
+from sandboxd.client.errors import ConnectionLost
 from sandboxd.errors import InternalError, error_from_json
 
 # No line that the daemon sends is as long.
@@ -28,3 +29,25 @@ class LineDecoder:
             if isinstance(value, dict) and "error" in value:
                 raise error_from_json(value)
             yield value
+
+
+class ProgressLines:
+    """Takes an answer apart that tells how something goes on; the last line is its end."""
+
+    def __init__(self, operation: str, key: str) -> None:
+        self._operation, self._key = operation, key
+        self._decoder = LineDecoder()
+        self._result: Any = None
+
+    def feed(self, chunk: bytes) -> Iterator[str]:
+        """The lines of progress in it; raises the error that the daemon tells of."""
+        for value in self._decoder.feed(chunk):
+            if "line" in value:
+                yield str(value["line"])
+            self._result = value.get(self._key, self._result)
+
+    def result(self) -> Any:
+        """What came of it, once the answer has ended."""
+        if self._result is None:
+            raise ConnectionLost("the answer ended before its end", operation=self._operation)
+        return self._result

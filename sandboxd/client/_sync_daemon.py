@@ -8,13 +8,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-from sandboxd.client import _calls, _image_calls, _lease_calls
+from sandboxd.client import _calls, _image_calls, _lease_calls, _template_calls
 from sandboxd.client._call import Call
 from sandboxd.client._data import Data, pieces
 from sandboxd.client._http import Socket
-from sandboxd.client._lines import LineDecoder
+from sandboxd.client._lines import LineDecoder, ProgressLines
 from sandboxd.client._sync_transport import SyncTransport
-from sandboxd.client.types import DaemonInfo, ImageInfo, LeaseInfo, SandboxEvent, SandboxInfo
+from sandboxd.client.types import (
+    BuildInfo,
+    DaemonInfo,
+    ImageInfo,
+    LeaseInfo,
+    SandboxEvent,
+    SandboxInfo,
+)
 
 
 class Daemon:
@@ -115,11 +122,19 @@ class Daemon:
         )
 
     def _progress(self, call: Call[None]) -> Iterator[str]:
-        progress = _image_calls.ProgressLines(call.operation, "image")
+        progress = ProgressLines(call.operation, "image")
         with self._transport.stream(call, timeout_s=None) as chunks:
             for chunk in chunks:
                 yield from progress.feed(chunk)
         progress.result()
+
+    def list_builds(self) -> list[BuildInfo]:
+        """The caller's builds that run, and those that failed lately; root's: all."""
+        return self._transport.call(_template_calls.list_builds())
+
+    def get_build(self, build_id: str) -> BuildInfo:
+        """One of them, with its log."""
+        return self._transport.call(_template_calls.get_build(build_id))
 
     def remove_image(self, name: str) -> None:
         self._transport.call(_image_calls.remove_image(name))

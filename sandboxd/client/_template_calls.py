@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 from sandboxd.client._call import Call, decoded, encoded, given, items, label_pairs, nothing, target
 from sandboxd.client._calls import sandbox_options
-from sandboxd.client.types import ForkOptions, SandboxInfo, TemplateInfo
+from sandboxd.client.types import BuildInfo, ForkOptions, SandboxInfo, TemplateInfo
 from sandboxd.protocol import CONTENT_TYPE_JSON, OnExternal
 
 
@@ -62,6 +63,32 @@ def build_template(
         lambda b: TemplateInfo.from_json(decoded(b)),
         encoded({**recipe, **({"labels": dict(labels)} if labels else {})}),
         CONTENT_TYPE_JSON,
+    )
+
+
+def follow_build(
+    recipe: Mapping[str, object], labels: Mapping[str, str] | None
+) -> Call[TemplateInfo]:
+    return dataclasses.replace(build_template(recipe, labels), target=target("builds"))
+
+
+def list_builds() -> Call[list[BuildInfo]]:
+    return Call(
+        "list builds",
+        "daemon",
+        "GET",
+        target("builds"),
+        lambda b: [BuildInfo.from_json(item) for item in items(b, "builds")],
+    )
+
+
+def get_build(build_id: str) -> Call[BuildInfo]:
+    return Call(
+        "get build",
+        build_id,
+        "GET",
+        target("builds", build_id),
+        lambda b: BuildInfo.from_json(decoded(b)),
     )
 
 

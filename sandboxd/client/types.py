@@ -190,6 +190,21 @@ class TemplateInfo(_FromJson):
 
 
 @dataclass(frozen=True)
+class BuildInfo(_FromJson):
+    """A build that runs (`state` is `running`) or `failed`; `error` says why, `log` is the end of
+    what it said, where it was asked for."""
+
+    id: str
+    state: str
+    tenant_uid: int
+    recipe: str
+    created_at: float
+    ended_at: float | None = None
+    error: dict[str, str] | None = None
+    log: str = ""
+
+
+@dataclass(frozen=True)
 class CommandInfo(_FromJson):
     """A command that the daemon knows of; `inherited` ones came with a fork, of `kept` ones the
     output can be read."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sandboxd.exec_session import DEFAULT_ENVIRONMENT, RunningExec, start_exec
@@ -72,8 +72,15 @@ async def run(
     timeout_s: float,
     *,
     user: str | None = None,
+    on_output: Callable[[bytes], None] = lambda piece: None,
 ) -> CommandEnd:
     """Run a command to the end of its leader; what others of it write later is not waited for."""
+
+    def keep(ring: OutputRing, piece: bytes) -> None:
+        ring.add(piece)
+        if piece:
+            on_output(piece)
+
     running = await start(sandbox, argv, operation, timeout_s, user=user)
     logs = [
         (pipe, OutputRing(KEPT_LOG_BYTES // 2))
@@ -84,7 +91,7 @@ async def run(
         while not running.over:
             data = [(ring, pipe.read()) for pipe, ring in logs]
             for ring, piece in data:
-                ring.add(piece)
+                keep(ring, piece)
             if not any(piece for _, piece in data):
                 await running.wait()
             else:
@@ -94,7 +101,7 @@ async def run(
             left = pipe.waiting_bytes()
             while left > 0 and (piece := pipe.read_waiting(left)):
                 left -= len(piece)
-                ring.add(piece)
+                keep(ring, piece)
     finally:
         if not running.over:
             running.kill_soon()

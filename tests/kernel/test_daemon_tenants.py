@@ -170,3 +170,14 @@ def test_events_are_of_ones_own_sandboxes(shared: DaemonProcess) -> None:
     assert made["id"] in seen(0)
     assert seen(BOB) == set()
     assert ask(shared, ALICE, "DELETE", f"/v1/sandboxes/{made['id']}")[0] == 204
+
+
+def test_builds_are_their_tenants(shared: DaemonProcess) -> None:
+    recipe = {"setup": [{"command": "echo of alice; exit 1"}]}
+    assert ask(shared, ALICE, "POST", "/v1/templates", recipe)[0] == 422
+    [build] = ask(shared, ALICE, "GET", "/v1/builds")[1]["builds"]
+    place = f"/v1/builds/{build['id']}"
+    assert "of alice" in ask(shared, ALICE, "GET", place)[1]["log"]
+    assert ask(shared, BOB, "GET", "/v1/builds")[1]["builds"] == []
+    assert ask(shared, BOB, "GET", place)[0] == 404
+    assert request(shared.socket, "GET", place)[0] == 200
