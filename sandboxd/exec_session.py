@@ -155,8 +155,12 @@ async def _start(
             cause=f"step {answer.step.name.lower()}: {errno_text(answer.errno)}",
         )
     running.pid = answer.pid
-    for master in answer.fds:
-        running.take_terminal(master)
+    if answer.fds:
+        try:
+            running.take_terminal(*answer.fds)
+        except BaseException:
+            link.give_up(running.exec_id)
+            raise
     if stdin_data is not None and running.stdin is not None:
         if unwritten:
             running.feeder = asyncio.ensure_future(_feed(running.stdin, unwritten))

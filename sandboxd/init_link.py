@@ -312,11 +312,16 @@ class InitLink:
         else:
             self._unwanted(answer)
 
+    def give_up(self, exec_id: int) -> None:
+        """Nobody wants a command that has started: it is killed, and forgotten once it is dead."""
+        self._exit_handlers.pop(exec_id, None)
+        self._orphans.add(exec_id)
+        self.kill_soon(exec_id, _SIGKILL, whole_tree=True)
+
     def _unwanted(self, answer: Answer) -> None:
         if isinstance(answer, Started):
             _close_all(answer.fds)
-            self._orphans.add(answer.exec_id)
-            self.kill_soon(answer.exec_id, _SIGKILL, whole_tree=True)
+            self.give_up(answer.exec_id)
 
     # -- the end -----------------------------------------------------------------------------------
 

@@ -176,8 +176,9 @@ class RunningExec:
     def take_terminal(self, master: int) -> None:
         """It has a terminal, of which this is the master; which is from here on its own."""
         self.is_terminal = True
-        self.stdin = InputPipe(os.dup(master))
+        # First the owner of what is given.
         self.stdout = OutputPipe(master, self.wake, is_terminal=True)
+        self.stdin = InputPipe(os.dup(master))
 
     def set_typing_paused(self, paused: bool) -> None:
         """While the sandbox is captured its terminal is in a mode in which keys mean nothing."""

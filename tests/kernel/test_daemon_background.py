@@ -107,36 +107,38 @@ def test_a_slow_reader_stops_neither_the_command_nor_others(sandbox: Sandbox) ->
     assert seen + lost == slow.exit.stdout_bytes
 
 
+def push(connection: UnixConnection, body: bytes) -> None:
+    """As much as the daemon takes of it now."""
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            connection.sock.send(body)
+
+
 def test_a_command_that_never_reads_its_input(daemon: DaemonProcess, sandbox: Sandbox) -> None:
     """Requests wait for it, and are bounded; a client that leaves frees its place."""
     started = sandbox.commands.start("sleep 300", stdin=True)
     path = f"/v1/sandboxes/{sandbox.sandbox_id}/execs/{started.exec_id}/stdin"
-    body = bytes(MIB)
+    body = bytes(64 << 10)
     process = psutil.Process(daemon.pid)
     before = process.memory_info().rss
-    waiting: list[UnixConnection] = []
-
-    def send() -> UnixConnection:
-        connection = UnixConnection(daemon.socket)
+    waiting = [UnixConnection(daemon.socket) for _ in range(16)]
+    for connection in waiting:
         connection.putrequest("POST", path)
-        connection.putheader("Content-Length", str(len(body)))
+        connection.putheader("Content-Length", str(64 * MIB))
         connection.endheaders()
-        # As much as the socket takes; the daemon reads little of it.
         connection.sock.setblocking(False)
-        with contextlib.suppress(BlockingIOError):
-            connection.sock.send(body)
-        waiting.append(connection)
-        return connection
-
-    for _ in range(16):
-        send()
     refused = None
     while refused is None:
+        for connection in waiting:
+            push(connection, body)
         try:
             sandbox.commands.send_stdin(started.exec_id, b"")
         except LimitExceeded as error:
             refused = error
     assert "wait already" in str(refused)
+    # The daemon reads no more of what it cannot pass on.
+    for connection in waiting:
+        push(connection, body)
     assert process.memory_info().rss - before < 16 * MIB
     for connection in waiting:
         connection.close()

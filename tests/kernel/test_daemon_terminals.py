@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import psutil
@@ -87,18 +88,35 @@ def test_captures_take_no_byte_of_it_away_nor_out_of_order(
     assert result.lost_bytes == 0
 
 
-def test_input_waits_for_a_capture(sandbox: Sandbox) -> None:
-    """A capture changes the terminal's mode for a moment; what is typed meanwhile must not see
-    that."""
+def test_what_is_typed_during_captures_is_what_it_is(
+    daemon: DaemonProcess, sandbox: Sandbox
+) -> None:
+    """A capture takes the terminal into a mode for a moment in which keys mean nothing."""
     started = sandbox.commands.start('while read -r x; do echo "<$x>"; done', pty=SIZE)
-    for number in range(5):
-        sandbox.commands.send_stdin(started.exec_id, b"%d\n" % number)
-        sandbox.snapshot().remove()
-    with sandbox.commands.connect(started.pid) as handle:
-        read_to(handle, b"<4>\r\n")
-        handle.send_stdin(b"\x04")
-        text = handle.wait().stdout
-    assert [line for line in text.splitlines() if line.startswith("<")] == []
+    stop = threading.Event()
+    typed = []
+
+    def type_on() -> None:
+        other = Sandbox.connect(sandbox.sandbox_id, socket=daemon.socket)
+        while not stop.is_set() and len(typed) < 5000:
+            other.commands.send_stdin(started.exec_id, b"%dx\x7f\n" % len(typed))
+            typed.append(len(typed))
+        other.close()
+
+    thread = threading.Thread(target=type_on)
+    thread.start()
+    try:
+        for _ in range(8):
+            sandbox.snapshot().remove()
+    finally:
+        stop.set()
+        thread.join(20)
+    sandbox.commands.send_stdin(started.exec_id, b"\x04")
+    sandbox.commands.wait(started.exec_id)
+    output = sandbox.commands.output(started.exec_id)
+    # Each was echoed with its correction, edited, and read once.
+    assert [b"<%d>\r\n" % number in output for number in typed] == [True] * len(typed)
+    assert output.count(b"x\x08 \x08\r\n") == len(typed)
 
 
 def test_terminals_of_a_sandbox_are_bounded(sandbox: Sandbox) -> None:
