@@ -77,6 +77,14 @@ def test_set_timeout_counts_from_now(sandbox: Sandbox) -> None:
     assert datetime.timedelta(seconds=1900) < left <= datetime.timedelta(seconds=2000)
 
 
+def test_a_timeout_of_nothing_ends_the_sandbox(sandbox: Sandbox) -> None:
+    sandbox.set_timeout(0)
+    while sandbox.is_running():
+        pass
+    with pytest.raises(NotFoundException):
+        sandbox.get_info()
+
+
 def test_lists_have_pages_filters_and_an_order() -> None:
     mark = uuid.uuid4().hex
     with (
