@@ -19,7 +19,8 @@ from sandboxd.sandbox import LiveSandbox
 from sandboxd.service import SandboxService
 
 _FILE_MODE = 0o644
-_UNPACKED_CHUNK_BYTES = 64 << 10
+UNPACKED_PIECE_BYTES = 64 << 10
+_GZIP = 31  # of zlib's wbits
 _METADATA_PREFIX = "x-metadata-"
 _BYTES = "application/octet-stream"
 
@@ -47,7 +48,7 @@ async def upload(wanted: FileRequest, request: Request, send: Send) -> None:
     encoding = request.header("content-encoding")
     body = request.chunks()
     if encoding == "gzip":
-        body = _unpacked(body)
+        body = unpacked(body)
     elif encoding not in ("", "identity"):
         raise Unsupported(f"the encoding {encoding[:40]!r} is not known", operation="write file")
     kind = request.header("content-type").partition(";")[0].strip().lower()
@@ -109,15 +110,24 @@ async def _parts(
         raise InvalidRequest("the form was cut", operation="write file")
 
 
-async def _unpacked(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The content of a gzip stream. However well it was packed, no more than a chunk of it is in
+async def unpacked(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The content of a gzip stream. However well it was packed, no more than a piece of it is in
     memory; how much comes in all is counted by who writes it."""
-    unpacker = zlib.decompressobj(wbits=31)
+    unpacker = zlib.decompressobj(wbits=_GZIP)
     try:
         async for chunk in body:
-            while chunk and not unpacker.eof:
-                yield unpacker.decompress(chunk, _UNPACKED_CHUNK_BYTES)
-                chunk = unpacker.unconsumed_tail
+            rest = chunk
+            while True:
+                if unpacker.eof:
+                    if not rest:
+                        break
+                    unpacker = zlib.decompressobj(wbits=_GZIP)  # another member
+                piece = unpacker.decompress(rest, UNPACKED_PIECE_BYTES)
+                if piece:
+                    yield piece
+                rest = unpacker.unused_data if unpacker.eof else unpacker.unconsumed_tail
+                if not rest and len(piece) < UNPACKED_PIECE_BYTES:
+                    break
     except zlib.error as error:
         raise InvalidRequest(
             "the body is no gzip stream", operation="write file", cause=str(error)
