@@ -23,6 +23,7 @@ from sandboxd.cli import (
     leases,
     run,
     sandboxes,
+    serve_swerex,
     templates,
 )
 from sandboxd.client import VenusError
@@ -70,6 +71,7 @@ for command in (
     templates.template,
     images.image,
     doctor.doctor,
+    serve_swerex.serve_swerex,
 ):
     cli.add_command(command)
 
