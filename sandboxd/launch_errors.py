@@ -7,11 +7,23 @@ import errno
 from collections.abc import Iterator
 
 from sandboxd import _native
-from sandboxd.errors import InternalError, LimitExceeded, SandboxGone, VenusError, errno_text
-from sandboxd.init_protocol import SetupOp
+from sandboxd.errors import (
+    InternalError,
+    LimitExceeded,
+    SandboxGone,
+    StorageFull,
+    VenusError,
+    errno_text,
+)
+from sandboxd.init_protocol import MakeDirectory, SetupOp, Symlink, WriteFile
 from sandboxd.storage.volumes import storage_error
 
 _SCARCE = frozenset({errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.EMFILE, errno.ENFILE})
+
+
+# Of the other calls these say that a bound of the kernel is reached.
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_WRITES = (MakeDirectory, Symlink, WriteFile)
 
 
 def not_adoptable(sandbox_id: str, cause: str) -> SandboxGone:
@@ -35,10 +47,12 @@ def kernel_errors(operation: str, object: str) -> Iterator[None]:
 
 def spawn_error(error: _native.NativeError, sandbox_id: str, ops: list[SetupOp]) -> VenusError:
     """What a failed spawn means; names the setup step that init could not do."""
-    step = f"{error.operation} {error.object}".strip()
-    if error.op_index is not None and 0 <= error.op_index < len(ops):
-        step = f"setup step {ops[error.op_index]}"
-    error_class = LimitExceeded if error.errno in _SCARCE else InternalError
+    index = error.op_index
+    op = ops[index] if index is not None and 0 <= index < len(ops) else None
+    step = f"{error.operation} {error.object}".strip() if op is None else f"setup step {op}"
+    error_class: type[VenusError] = LimitExceeded if error.errno in _SCARCE else InternalError
+    if error.errno in _FULL and isinstance(op, _WRITES):
+        error_class = StorageFull
     return error_class(
         "the sandbox could not be set up",
         operation="create sandbox",

@@ -14,7 +14,7 @@ from sandboxd.output_ring import KeptOutput
 from sandboxd.sandbox import ExecBudget, LiveSandbox, gone_error
 from sandboxd.templates.pool import PoolUsers
 
-_REMEMBERED_ENDS = 4096
+REMEMBERED_ENDS = 4096
 
 
 class Population:
@@ -71,7 +71,7 @@ class Population:
             del self._by_tenant[sandbox.tenant_uid]
         if sandbox.record is not None:
             self._ends[sandbox.sandbox_id] = (sandbox.tenant_uid, sandbox.end_reason)
-            while len(self._ends) > _REMEMBERED_ENDS:
+            while len(self._ends) > REMEMBERED_ENDS:
                 self._ends.popitem(last=False)
 
     def visible(self, peer_uid: int) -> list[LiveSandbox]:

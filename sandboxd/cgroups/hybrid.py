@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from sandboxd.cgroups import fast_join
 from sandboxd.cgroups.groups import CgroupLimits, ExecCgroup, GroupUsage
 from sandboxd.cgroups.hierarchies import Hierarchies
-from sandboxd.errors import Conflict, InternalError, errno_text
+from sandboxd.errors import Conflict, InternalError, LimitExceeded, errno_text
 
 REQUIRED_CONTROLLERS = ("memory", "pids", "cpu", "freezer")
 CPU_PERIOD_US = 100_000
@@ -119,7 +119,7 @@ class HybridBackend:
 
     def create(self, sandbox_id: str, limits: CgroupLimits) -> None:
         for parent in self._v1_parents():
-            os.mkdir(f"{parent}/{sandbox_id}")
+            _make_group(f"{parent}/{sandbox_id}")
         memory = f"{self._parents['memory']}/{sandbox_id}"
         _write(f"{memory}/memory.limit_in_bytes", limits.memory_bytes)
         try:
@@ -140,8 +140,8 @@ class HybridBackend:
         quota_us = max(MINIMUM_QUOTA_US, round(limits.cpu_cores * CPU_PERIOD_US))
         _write(f"{cpu}/cpu.cfs_quota_us", quota_us)
         if self._unified is not None:
-            os.mkdir(f"{self._unified}/{sandbox_id}")
-            os.mkdir(f"{self._unified}/{sandbox_id}/init")
+            _make_group(f"{self._unified}/{sandbox_id}")
+            _make_group(f"{self._unified}/{sandbox_id}/init")
 
     def open_init_procs(self, sandbox_id: str) -> list[int]:
         groups = [f"{parent}/{sandbox_id}" for parent in self._v1_parents()]
@@ -161,7 +161,7 @@ class HybridBackend:
         if self._unified is None:
             return ExecCgroup([], None)
         group = self._exec_group(sandbox_id, exec_id)
-        os.mkdir(group)
+        _make_group(group)
         opened = ExecCgroup([], None)
         try:
             opened.procs_fds.append(_open_for_writing(f"{group}/cgroup.procs"))
@@ -279,6 +279,21 @@ class HybridBackend:
             with contextlib.suppress(FileNotFoundError):
                 found |= {entry.name for entry in os.scandir(parent) if entry.is_dir()}
         return found
+
+
+def _make_group(path: str) -> None:
+    try:
+        os.mkdir(path)
+    except OSError as error:
+        # EAGAIN: there are as many groups as there may be. ENOSPC: the kernel numbers no further.
+        if error.errno not in (errno.EAGAIN, errno.ENOSPC, errno.ENOMEM):
+            raise
+        raise LimitExceeded(
+            "the kernel has no room for another group",
+            operation="make group",
+            object=path,
+            cause=errno_text(error.errno),
+        ) from error
 
 
 def _write(path: str, value: str | int) -> None:

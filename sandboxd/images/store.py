@@ -99,6 +99,13 @@ class ImageStore:
             known = name in self._defaults
         try:
             root = self._path(name) / ROOT
+            if known and not root.is_dir():
+                raise ImageNotFound(
+                    "the image's directory is gone",
+                    operation="use image",
+                    object=name,
+                    cause=f"no {root}; remove the image, and import it again",
+                )
             if not known:
                 defaults = self.get(name).defaults
                 with self._lock:
