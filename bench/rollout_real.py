@@ -65,24 +65,22 @@ SWEPT: dict[str, tuple[float, ...]] = {
 async def runs(
     place: Path, pressure: str, chosen: dict[str, Entrant], seeds: tuple[int, ...], effort: Effort
 ) -> dict[str, list[Measured]]:
-    """All entrants on all seeds; of each seed all one after another, on a machine that drifts."""
+    """All entrants on all seeds. Both pairs of engines stand meanwhile, idle when it is not their
+    turn: of each seed all run one after another, on a machine that drifts."""
     found: dict[str, list[Measured]] = {name: [] for name in chosen}
-    for ours in (True, False):
-        names = [name for name, entrant in chosen.items() if entrant.ours == ours]
-        if not names:
-            continue
-        async with Fleet(place, BLOCKS[pressure], ours=ours) as fleet:
-            for seed in seeds:
-                for name in names:
-                    one = await Run(fleet, chosen[name], seed).measure(effort)
-                    found[name].append(one)
-                    print(
-                        f"  ρ≈{pressure} seed {seed} {name:14}"
-                        f"{one.trained_tokens_per_hour / 1e3:8.1f} k/h  ρ {one.pressure:4.1f}  "
-                        f"hit {one.hit_rate:4.2f}  prefill {one.prefilled_per_trained:5.2f}  "
-                        f"cpu {one.engine_cpu_s:5.1f}",
-                        file=sys.stderr,
-                    )
+    blocks = BLOCKS[pressure]
+    async with Fleet(place, blocks, ours=True) as ours, Fleet(place, blocks, ours=False) as stock:
+        for seed in seeds:
+            for name, entrant in chosen.items():
+                one = await Run(ours if entrant.ours else stock, entrant, seed).measure(effort)
+                found[name].append(one)
+                print(
+                    f"  ρ≈{pressure} seed {seed} {name:14}"
+                    f"{one.trained_tokens_per_hour / 1e3:8.1f} k/h  ρ {one.pressure:4.1f}  "
+                    f"hit {one.hit_rate:4.2f}  prefill {one.prefilled_per_trained:5.2f}  "
+                    f"cpu {one.engine_cpu_s:5.1f}",
+                    file=sys.stderr,
+                )
     return found
 
 
