@@ -17,7 +17,7 @@ from venusrl.engine.router import Rollout, Router, RouterConfig
 from venusrl.engine.shared_table import REPORT, SharedTable
 from venusrl.schedule.priority import Priority
 
-pytestmark = [pytest.mark.rl, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.rl, pytest.mark.timeout(600)]
 
 CONTEXT = 512
 BLOCK = 32

@@ -19,7 +19,7 @@ from venusrl.engine import EngineConfig, VllmEngine
 from venusrl.engine.shared_table import DECISION, NOBODY, Claim, SharedTable
 from venusrl.schedule.snapshot import Level
 
-pytestmark = [pytest.mark.rl, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.rl, pytest.mark.timeout(600)]
 
 BLOCK = 32
 CONTEXT = 512

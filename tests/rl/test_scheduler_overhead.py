@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.rl, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.rl, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 

@@ -23,7 +23,7 @@ from venusrl.engine.router import Rollout, Router, RouterConfig
 from venusrl.schedule.priority import Priority
 from venusrl.schedule.snapshot import Phase
 
-pytestmark = [pytest.mark.rl, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.rl, pytest.mark.timeout(600)]
 
 CONTEXT, BLOCK, BLOCKS = 512, 32, 24
 

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
 
@@ -185,11 +186,13 @@ class PriorityMixin(_Base):
     def _displace(self) -> None:
         """The head of the queue, if critical, takes the place of as few background requests as
         make it fit; of none if all would not be enough."""
-        if not self.waiting or not self.running:
+        if not self.waiting or not self.running or self.pause_state != PauseState.UNPAUSED:
             return
         claimant = self.waiting.peek_request()
         if claimant.priority >= _BACKGROUND or claimant.status not in _MAY_RUN:
             return
+        if claimant.num_stale_output_tokens and not claimant.drop_stale_output:
+            return  # vLLM does not resume it before an older step has delivered its tokens
         victims = sorted(
             (r for r in self.running if r.priority >= _BACKGROUND and claimant < r), reverse=True
         )
