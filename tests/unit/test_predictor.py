@@ -181,6 +181,18 @@ class TestEvaluation:
         assert scores["3 siblings", 1].spearman > 0.4
         assert scores["history", 1].spearman > 0.4
 
+    @pytest.mark.parametrize("seed", range(3))
+    def test_finished_siblings_are_worth_what_their_median_is_worth(self, seed):
+        random = np.random.default_rng(seed)
+        tasks = [
+            [Trajectory(random.lognormal(3, 1, t).astype(int).cumsum() + 1)
+             for t in draw(random, 4) + 1]
+            for _ in range(12)
+        ]  # fmt: skip
+        for score in evaluate(tasks, resamples=2):
+            if score.condition in ("1 siblings", "3 siblings"):
+                assert score.spearman >= score.sibling_median - 1e-9
+
     def file(self, tmp_path, text):
         path = tmp_path / "lengths.csv"
         path.write_text(text)

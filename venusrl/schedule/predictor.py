@@ -186,6 +186,8 @@ class LengthPredictor:
         tokens, _ = self.tokens.expect(*now, progress.tokens, progress.finished, least)
         left = ~progress.finished
         tokens = tokens - progress.tokens
+        beside = self.beside_finished(progress)
+        tokens = np.where(np.isnan(beside), tokens, beside)
         # Finished siblings show totals; without any, what it adds per turn is worth as much.
         alone = np.bincount(progress.group, progress.finished, len(progress.task)) == 0
         own = alone[progress.group] & (progress.turns >= OWN_RATE_TURNS)
@@ -196,6 +198,28 @@ class LengthPredictor:
             tokens=np.where(left, tokens, 0.0),
             spread=np.where(left, spread, 0.0),
         )
+
+    def beside_finished(self, progress: Progress) -> Floats:
+        """Tokens still to come of one whose siblings that began are all finished; nan for others.
+
+        How far it is from their median, shrunk towards the population by how few they are: in the
+        order of that distance, which no tail of a distribution turns round.
+        """
+        groups = len(progress.task)
+        under_way = np.bincount(progress.group, ~progress.finished & (progress.turns > 0), groups)
+        finished = progress.finished
+        which, count, middle = medians(progress.group[finished], progress.tokens[finished])
+        median, number = np.zeros(groups), np.zeros(groups)
+        alone = under_way[which] <= 1
+        median[which[alone]], number[which[alone]] = middle[alone], count[alone]
+        between, within = max(0.02, self.tokens.level.variance), self.tokens.within.mean
+        trust = between / (between + within / np.maximum(1, number / MEDIAN_COST))
+        total = np.exp(self.tokens.level.mean + 0.5 * (between + within))
+        away = (median - 0.5 * total)[progress.group] - progress.tokens
+        expected = 0.5 * total + trust[progress.group] * away
+        scale = 0.5 * total * np.sqrt(np.expm1(within))
+        left = scale * np.logaddexp(0.0, expected / scale)
+        return np.where((number > 0)[progress.group], left, np.nan)
 
     def tokens_per_turn(self, progress: Progress) -> Floats:
         """Of each trajectory: its own, its group's and the population's, by what each has seen."""
