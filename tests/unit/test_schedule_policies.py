@@ -192,6 +192,24 @@ def test_a_sibling_waits_for_room_beside_its_prompt_while_others_take_the_rest()
     assert decide(others=0) == [1, 0]
 
 
+def test_siblings_take_room_elsewhere_that_nobody_else_wants():
+    def workers(other):
+        return Priority()(
+            make_snapshot(
+                group=[0] * 5,
+                context=[80_000] + [30_000] * 4,
+                worker=[1] + [-1] * 4,
+                admitted=[True] + [False] * 4,
+                kv=[80_000] + [0] * 4,
+                capacity=[other, 90_000],
+            )
+        ).worker.tolist()
+
+    # They need more than there is.
+    assert workers(other=90_000) == [1, 0, 0, -1, -1]
+    assert workers(other=50_000) == [1, 0, -1, -1, -1]
+
+
 def test_what_host_memory_holds_draws_back_as_what_the_gpu_holds_does():
     def decide(held):
         snapshot = make_snapshot(

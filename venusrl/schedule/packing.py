@@ -24,6 +24,7 @@ class Packing:
 
     admit_mark: float = 0.95
     demote_mark: float = 1.0
+    spread_mark: float = 0.5  # free share of a worker that siblings need not leave to others
     siblings_together: bool = True  # while memory is scarce, only beside their prompt, if held
 
 
@@ -43,6 +44,7 @@ class Packed:
 class Room:
     """What the workers have left, while a decision fills them."""
 
+    capacity: Floats  # tokens
     free: Floats  # tokens, below the lower mark
     slots: Ints
     empty: Bools
@@ -105,6 +107,7 @@ def keep(
     holds_prompt = np.zeros((count, len(groups)), bool)
     holds_prompt[at, group] = True
     return Room(
+        capacity=capacity,
         free=settings.admit_mark * capacity - np.bincount(at, need, count),
         slots=snapshot.workers.slots - taken,
         empty=taken == 0,
@@ -136,16 +139,29 @@ def fill(
     pinned = (rows.phase[outside] == Phase.RUNNING) | (
         rows.moved_turn[outside] == rows.turns[outside]
     )
+    cached = (rows.kv_tokens[outside] > 0) | (rows.host_tokens[outside] > 0)
     waits = np.ones(len(outside), bool)
-    while waits.any():
+    if together:
+        # Room only shrinks: most of those who find none beside their prompt are known at once.
         open_room = np.where(room.slots > 0, room.free, -np.inf)
+        beside = np.where(room.holds_prompt[:, group], open_room[:, None], -np.inf).max(axis=0)
+        waits = ~held | (need <= beside) | pinned | cached
+    spread = False
+    while True:
+        open_room = np.where(room.slots > 0, room.free, -np.inf)
+        if spread:
+            open_room[room.free < settings.spread_mark * room.capacity] = -np.inf
         promising = waits
         if not room.empty.any():
             # A sibling may fit beside the prompt where a stranger does not.
             promising = waits & (need + np.where(held, 0, prompt) <= open_room.max())
+        if not promising.any():
+            if spread or not together:
+                return
+            # Nobody else wants what is left: where it is much, siblings need not wait.
+            spread, waits = True, ~admitted[outside]
+            continue
         index = int(promising.argmax())
-        if not promising[index]:
-            return
         waits[index] = False
         row, holds = outside[index], room.holds_prompt[:, group[index]]
         wanted = need[index] + prompt[index] * ~holds
@@ -153,10 +169,10 @@ def fill(
         target = choose(
             rows.worker[row],
             bool(pinned[index]),
-            bool(rows.kv_tokens[row] > 0 or rows.host_tokens[row] > 0),
+            bool(cached[index]),
             fits,
             room.free,
-            holds & together,
+            holds & (together and not spread),
         )
         if target == NOWHERE:
             continue
