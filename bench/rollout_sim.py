@@ -22,8 +22,16 @@ import numpy as np
 
 from bench.common import host_facts
 from bench.decision import decision_ms
+from venusrl.simulate.bound import tokens_per_hour_bound
 from venusrl.simulate.cluster import Scenario
-from venusrl.simulate.contenders import ABLATION, BASELINES, VENUS, Entrant, run
+from venusrl.simulate.contenders import (
+    ABLATION,
+    BASELINES,
+    VENUS,
+    VENUS_DROPPING,
+    Entrant,
+    run,
+)
 from venusrl.simulate.hardware import SENSITIVE, SHAPES, engine_model, scaled
 from venusrl.simulate.measure import Measured, measure, paired_ratio
 from venusrl.simulate.sweep import Tuned, tune
@@ -47,6 +55,7 @@ class Cell:
     constant: str = ""  # scaled by `factor`
     factor: float = 1.0
     infinite: bool = False
+    max_staleness: int = 4
 
     def scenario(self) -> Scenario:
         model = engine_model(SHAPES[self.model], self.host)
@@ -54,7 +63,13 @@ class Cell:
             model = scaled(model, self.constant, self.factor)
         if self.infinite:
             model = model._replace(kv_capacity=INFINITE_KV)
-        return Scenario(model, WORKLOADS[self.workload], self.batch, self.async_factor)
+        return Scenario(
+            model,
+            WORKLOADS[self.workload],
+            self.batch,
+            self.async_factor,
+            max_staleness=self.max_staleness,
+        )
 
 
 MAIN = Cell("B=64", batch=64)
@@ -71,6 +86,8 @@ CELLS = (
 )
 ABLATED = Cell("B=32")
 INFINITE = Cell("B=32 infinite", infinite=True)
+# Nothing is dropped unless the bound is tight.
+DROPPING = Cell("B=32 f=2 bound=1", async_factor=2.0, max_staleness=1)
 SENSITIVITY = tuple(
     Cell(f"B=32 {constant} x{factor}", constant=constant, factor=factor)
     for constant in SENSITIVE
@@ -108,7 +125,7 @@ class Job:
     effort: Effort
 
 
-ENTRANTS = {entrant.name: entrant for entrant in (*BASELINES, VENUS, *ABLATION)}
+ENTRANTS = {entrant.name: entrant for entrant in (*BASELINES, VENUS, VENUS_DROPPING, *ABLATION)}
 
 
 def do_run(job: Job) -> Measured:
@@ -134,6 +151,8 @@ def do_tune(job: Job) -> Tuned:
 
 
 def entrants_of(cell: Cell, with_ablation: bool) -> list[Entrant]:
+    if cell == DROPPING:
+        return [VENUS, VENUS_DROPPING]
     if cell in SENSITIVITY or cell == INFINITE:
         names = {"sync_fcfs", "program_pause", "venus"} if cell != INFINITE else {"venus"}
         return [entrant for entrant in (*BASELINES, VENUS) if entrant.name in names]
@@ -199,7 +218,14 @@ def block(
             f"[{ratio.low:5.2f}, {ratio.high:5.2f}]  {tuned.settings if tuned else ''}",
             file=sys.stderr,
         )
-    return {"cell": asdict(cell), "best_baseline": fastest, "policies": policies}
+    bound = tokens_per_hour_bound(cell.scenario())
+    print(f"  {'bound of full memory':26}{bound / 1e6:8.2f}", file=sys.stderr)
+    return {
+        "cell": asdict(cell),
+        "best_baseline": fastest,
+        "bound_tokens_per_hour": round(bound),
+        "policies": policies,
+    }
 
 
 def mean_of(values: list[object]) -> object:
@@ -233,9 +259,9 @@ def share_of(blocks: dict[str, Any], cell: str, other: str) -> float | None:
 def main(quick: bool, jobs: int, seeds: int, names: tuple[str, ...]) -> None:
     begun = time.monotonic()
     effort = Effort(seeds=seeds)
-    cells = list(CELLS[:3] if quick else (*CELLS, INFINITE, *SENSITIVITY))
+    cells = list(CELLS[:3] if quick else (*CELLS, INFINITE, DROPPING, *SENSITIVITY))
     if names:
-        cells = [cell for cell in (*CELLS, INFINITE, *SENSITIVITY) if cell.name in names]
+        cells = [cell for cell in (*CELLS, INFINITE, DROPPING, *SENSITIVITY) if cell.name in names]
     if not cells:
         raise click.BadParameter(f"no such block; there are {[cell.name for cell in CELLS]}")
     blocks: dict[str, Any] = table(cells, effort, jobs, with_ablation=not quick)

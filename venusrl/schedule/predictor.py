@@ -208,7 +208,9 @@ class LengthPredictor:
         groups = len(progress.task)
         under_way = np.bincount(progress.group, ~progress.finished & (progress.turns > 0), groups)
         finished = progress.finished
-        which, count, middle = medians(progress.group[finished], progress.tokens[finished])
+        which, count, middle = medians(
+            progress.group[finished], progress.tokens[finished].astype(float)
+        )
         median, number = np.zeros(groups), np.zeros(groups)
         alone = under_way[which] <= 1
         median[which[alone]], number[which[alone]] = middle[alone], count[alone]

@@ -155,7 +155,17 @@ BASELINES = (
         },
     ),
 )
+
+
+class Dropping(Cluster):
+    """Groups at the staleness bound are dropped rather than waited for."""
+
+    def __init__(self, scenario: Scenario, contender: Contender, seed: int) -> None:
+        super().__init__(scenario, contender, seed, drop=True)
+
+
 VENUS = ours("venus", Priority())
+VENUS_DROPPING = replace(ours("venus_dropping", Priority()), cluster=Dropping)
 ABLATION = (
     ours("venus_predicting", Priority(order="longest"), foresight=Predicted),
     ours("venus_oracle", Priority(order="longest"), foresight=Oracle),

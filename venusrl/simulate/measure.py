@@ -29,6 +29,8 @@ class Measured:
     reloaded_per_trained: float
     preempted_per_step: float
     busy_share: float
+    decoding: float  # requests per engine and step
+    prefill_share: float  # of the engines' time: by which prefill made steps longer
     max_staleness: int
     trained_by_decile: list[float]  # shares; each 0.1 where lengths are as dispatched
     dropped_by_decile: list[int]
@@ -58,6 +60,8 @@ def measure(cluster: Cluster, warm_up: int) -> Measured:
         reloaded_per_trained=counted["reloaded"] / tokens,
         preempted_per_step=counted["preempted"] / len(rest),
         busy_share=counted["busy_s"] / (scenario.engines * time_s),
+        decoding=counted["decoded"] / max(1, counted["steps"]),
+        prefill_share=counted["prefill_s"] / (scenario.engines * time_s),
         max_staleness=max(step.staleness for step in rest),
         trained_by_decile=[round(s, 4) for s in by_decile(lengths, edges) / len(lengths)],
         dropped_by_decile=by_decile(np.concatenate([*dropped, lengths[:0]]), edges).tolist(),
