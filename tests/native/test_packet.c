@@ -79,6 +79,28 @@ static void test_exec(void) {
   CHECK(parse(&builder, 5, &packet) == EINVAL);
 }
 
+static void test_terminals(void) {
+  static const char strings[] = "user\0/cwd\0prog";
+  struct venus_exec head = {
+      .exec_id = 1, .argc = 1, .flags = VENUS_EXEC_TERMINAL, .number = {UINT16_MAX, 1}};
+  struct packet packet;
+  struct builder builder = exec_packet(head, strings, sizeof strings);
+  CHECK(parse(&builder, 0, &packet) == 0);
+  struct venus_exec wrong[] = {head, head, head, head};
+  wrong[0].number[1] = UINT16_MAX + 1;
+  wrong[1].kind = VENUS_KIND_STAT;
+  wrong[2].fd_mask = VENUS_HAS_KEEP_STDOUT;
+  wrong[3].flags = VENUS_EXEC_TERMINAL << 1;
+  for (unsigned i = 0; i < 4; i++) {
+    builder = exec_packet(wrong[i], strings, sizeof strings);
+    CHECK(parse(&builder, wrong[i].fd_mask != 0, &packet) == EINVAL);
+  }
+  builder = start(VENUS_KEEP_TERMINAL, sizeof(struct venus_exec_ref));
+  put(&builder, &(struct venus_exec_ref){.exec_id = 1}, sizeof(struct venus_exec_ref));
+  CHECK(parse(&builder, 1, &packet) == 0);
+  CHECK(parse(&builder, 0, &packet) == EBADF);
+}
+
 static void test_others(void) {
   struct packet packet;
   struct builder builder = start(VENUS_HELLO, 0);
@@ -127,6 +149,7 @@ static void test_mutations(void) {
 
 int main(void) {
   test_exec();
+  test_terminals();
   test_others();
   test_mutations();
   return 0;
