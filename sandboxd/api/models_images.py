@@ -36,6 +36,13 @@ class ImageList(Body):
     images: list[ImageInfo]
 
 
+class PruneImagesRequest(Body):
+    """Which images go that nothing uses; root only."""
+
+    unused_for_s: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    all: bool = Field(default=False, description="also those that were not pulled")
+
+
 class ImportImageRequest(Body):
     """A directory on the host to copy an image from; root only."""
 

@@ -194,6 +194,25 @@ def _auths(body: models_images.PullImageRequest, reference: str, usual: Path) ->
     return read_auth_file(usual) if usual.exists() else NO_AUTHS
 
 
+@router.post("/prune", operation_id="prune_images", responses=error_answers(400))
+async def prune_images(
+    body: models_images.PruneImagesRequest, context: Context, peer: CurrentPeer
+) -> models_images.ImageList:
+    """Remove images that no sandbox and no template uses; answers with those that went. Root
+    only."""
+    require_root(peer, "prune images", "all")
+    if body.unused_for_s == 0:
+        # Those that stand ready for somebody keep their image; they were asked for just now.
+        used = context.service.population.image_users
+        await context.creation.standing.drop(
+            lambda shape: shape.template is None and not used(shape.image)
+        )
+    removed = await context.service.in_thread(
+        lambda: context.images.prune(body.unused_for_s, pulled_only=not body.all)
+    )
+    return models_images.ImageList(images=[_info(each) for each in removed])
+
+
 @router.delete(
     "/{name}", status_code=204, operation_id="remove_image", responses=error_answers(404, 409)
 )

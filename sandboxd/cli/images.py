@@ -1,4 +1,4 @@
-"""image ls, import, pull, build-base, rm."""
+"""image ls, import, pull, build-base, prune, rm."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 import click
 
 from sandboxd.cli.options import as_json
-from sandboxd.cli.units import show_duration, show_size, table
+from sandboxd.cli.units import DURATION, show_duration, show_size, table
 from sandboxd.client import Daemon, ImageInfo
 from sandboxd.client._image_calls import image_name
 
@@ -114,6 +114,18 @@ def pull(
         ):
             click.echo(line, err=True)
     click.echo(name)
+
+
+@image.command("prune")
+@click.option("--unused-for", type=DURATION, help="At least so long, as 7d.")
+@click.option("--all", "every", is_flag=True, help="Also images that were not pulled.")
+@click.pass_obj
+def prune(socket: str, unused_for: float | None, every: bool) -> None:
+    """Remove pulled images that no sandbox and no template uses, and print their names; for root
+    only."""
+    with Daemon(socket) as daemon:
+        for info in daemon.prune_images(unused_for or 0.0, every=every):
+            click.echo(info.name)
 
 
 @image.command("rm")

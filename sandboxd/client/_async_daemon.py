@@ -137,6 +137,13 @@ class AsyncDaemon:
         """One of them, with its log."""
         return await self._transport.call(_template_calls.get_build(build_id))
 
+    async def prune_images(
+        self, unused_for: float = 0.0, *, every: bool = False
+    ) -> list[ImageInfo]:
+        """Removes pulled images that nothing uses, and that nothing has used for so many seconds;
+        `every`: also those that were not pulled. Returns what went. For root only."""
+        return await self._transport.call(_image_calls.prune_images(unused_for, every))
+
     async def remove_image(self, name: str) -> None:
         await self._transport.call(_image_calls.remove_image(name))
 

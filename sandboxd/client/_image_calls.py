@@ -83,5 +83,17 @@ def image_name(reference: str) -> str:
     return re.sub(r"[^a-z0-9._-]", "-", last).strip("._-")[:64]
 
 
+def prune_images(unused_for_s: float, every: bool) -> Call[list[ImageInfo]]:
+    return Call(
+        "prune images",
+        "daemon",
+        "POST",
+        target("images", "prune"),
+        lambda b: [ImageInfo.from_json(item) for item in items(b, "images")],
+        encoded({"unused_for_s": unused_for_s, "all": every}),
+        CONTENT_TYPE_JSON,
+    )
+
+
 def remove_image(name: str) -> Call[None]:
     return Call("remove image", name, "DELETE", target("images", name), nothing)

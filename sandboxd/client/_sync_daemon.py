@@ -136,6 +136,11 @@ class Daemon:
         """One of them, with its log."""
         return self._transport.call(_template_calls.get_build(build_id))
 
+    def prune_images(self, unused_for: float = 0.0, *, every: bool = False) -> list[ImageInfo]:
+        """Removes pulled images that nothing uses, and that nothing has used for so many seconds;
+        `every`: also those that were not pulled. Returns what went. For root only."""
+        return self._transport.call(_image_calls.prune_images(unused_for, every))
+
     def remove_image(self, name: str) -> None:
         self._transport.call(_image_calls.remove_image(name))
 

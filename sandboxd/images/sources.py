@@ -27,6 +27,8 @@ from sandboxd.images.tree_writer import TreeWriter
 from sandboxd.storage.tree_removal import remove_tree
 
 ROOT = "rootfs"
+PULLED = "registry "
+"""How the source of a pulled image begins."""
 _ARCHIVE = "archive"
 
 
@@ -107,7 +109,7 @@ class ImageSources:
                 "skopeo has left no layout", operation=OPERATION, object=wish.reference
             )
         _remove(place, _ARCHIVE)
-        return replace(filled, source=f"registry {wish.reference}")
+        return replace(filled, source=f"{PULLED}{wish.reference}")
 
     def _archive(self, place: Path, directory: Path) -> Filled | None:
         with ArchiveFiles(directory) as files:

@@ -10,7 +10,9 @@ it.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import threading
 import time
@@ -24,11 +26,12 @@ from typing import Any, BinaryIO
 from sandboxd.errors import Conflict, ImageNotFound, InvalidRequest
 from sandboxd.images.documents import ImageDefaults
 from sandboxd.images.registry import PullWish
-from sandboxd.images.sources import ROOT, Filled, ImageSources
+from sandboxd.images.sources import PULLED, ROOT, Filled, ImageSources
 from sandboxd.storage import Collection, VolumeStore
 from sandboxd.storage.mounts import sync_filesystem
 from sandboxd.storage.volumes import storage_errors
 
+_RECORD = "image.json"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
@@ -72,7 +75,7 @@ class ImageStore:
         """Raises `ImageNotFound`."""
         path = self._path(name)
         try:
-            return _decoded(json.loads((path / "image.json").read_text()))
+            return _decoded(json.loads((path / _RECORD).read_text()))
         except FileNotFoundError:
             raise ImageNotFound(
                 "there is no such image", operation="find image", object=name
@@ -119,8 +122,13 @@ class ImageStore:
         """Undo one `acquire`."""
         with self._lock:
             self._users[name] -= 1
-            if self._users[name] <= 0:
+            unused = self._users[name] <= 0
+            if unused:
                 del self._users[name]
+        if unused:
+            # When it was used last, for `prune`; it may be gone, or never have been.
+            with contextlib.suppress(OSError):
+                os.utime(self._path(name) / _RECORD)
 
     def defaults(self, name: str) -> ImageDefaults:
         """Of an image that the caller has acquired."""
@@ -132,9 +140,29 @@ class ImageStore:
         self.get(name)
         self._claim(name, "remove image")
         try:
-            self._volumes.remove(Collection.IMAGES, name)
+            # In one step: a daemon that dies in the middle must not leave half an image.
+            token = uuid.uuid4().hex
+            with storage_errors("remove image", name):
+                self._volumes.rename((Collection.IMAGES, name), (Collection.INCOMING, token))
+            self._volumes.remove(Collection.INCOMING, token)
         finally:
             self._unclaim(name)
+
+    def prune(self, unused_for_s: float, *, pulled_only: bool) -> Sequence[Image]:
+        """Remove images that nothing uses and nothing has used for so long; returns them. What
+        begins to be used meanwhile stays."""
+        removed = []
+        for image in self.list():
+            if pulled_only and not image.source.startswith(PULLED):
+                continue
+            try:
+                last_used_s = (self._path(image.name) / _RECORD).stat().st_mtime
+                if time.time() - last_used_s >= unused_for_s:
+                    self.remove(image.name)
+                    removed.append(image)
+            except (Conflict, ImageNotFound, FileNotFoundError):
+                continue
+        return removed
 
     def import_tar(self, name: str, stream: BinaryIO) -> Image:
         """From a tar of a root filesystem, of an OCI layout, or of `docker save`; plain, gzip or
@@ -180,7 +208,7 @@ class ImageStore:
                 incoming = self._volumes.create(Collection.INCOMING, token, None)
                 (incoming / ROOT).mkdir(mode=0o755)
                 image = Image(name=name, created_at=time.time(), **vars(fill(incoming)))
-                (incoming / "image.json").write_text(json.dumps(asdict(image)))
+                (incoming / _RECORD).write_text(json.dumps(asdict(image)))
                 sync_filesystem(incoming)
                 self._volumes.rename((Collection.INCOMING, token), (Collection.IMAGES, name))
         except BaseException:

@@ -274,6 +274,25 @@ def test_a_daemon_that_stops_waits_for_no_registry(
     assert len(ends) == 1
 
 
+def test_a_killed_daemon_leaves_no_pull(
+    base_image_tar: Path, silent: SilentRegistry, tmp_path: Path
+) -> None:
+    killed = DaemonProcess("venus-killed", tmp_path / "state")
+    with running(killed):
+        cli = Cli(killed.socket)
+        with cli.start(
+            "image", "pull", "--insecure", f"{silent.host}/app:1", "app", stdin=b""
+        ) as process:
+            assert silent.connected.wait(60)
+            [skopeo] = _pullers(killed)
+            killed.kill()
+            process.wait()
+        psutil.wait_procs([skopeo], timeout=60)
+        assert not skopeo.is_running()
+        killed.start()
+        assert list(killed.state_dir.glob("*/incoming/*")) == []
+
+
 def test_an_image_that_is_too_large(
     base_image_tar: Path, open_registry: Registry, tmp_path: Path
 ) -> None:

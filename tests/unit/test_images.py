@@ -317,3 +317,38 @@ def test_a_bootstrap_that_dies_midway_names_its_own_cause(
 def test_arguments_cannot_be_options(images: ImageStore, suite: str, package: str) -> None:
     with pytest.raises(InvalidRequest):
         images.build_base("base", suite, [package], lambda line: None)
+
+
+def test_what_is_unused_goes_and_what_is_used_stays(
+    images: ImageStore, volumes: PlainStore
+) -> None:
+    for name in ("used", "fresh", "old"):
+        images.import_tar(name, io.BytesIO(archive(file("a"))))
+    images.acquire("used")
+    for name in ("used", "old"):
+        os.utime(volumes.path(Collection.IMAGES, name) / "image.json", (0, 0))
+    assert images.prune(0, pulled_only=True) == []
+    assert [each.name for each in images.prune(3600, pulled_only=False)] == ["old"]
+    images.release("used")  # from here on it counts
+    assert images.prune(3600, pulled_only=False) == []
+    assert {each.name for each in images.prune(0, pulled_only=False)} == {"used", "fresh"}
+    assert_nothing_left(images, volumes)
+
+
+def test_nobody_gets_an_image_that_is_about_to_go(
+    images: ImageStore, volumes: PlainStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images.import_tar("base", io.BytesIO(archive(file("a"))))
+    rename = volumes.rename
+    refused = []
+
+    def attempt(source: tuple[Collection, str], target: tuple[Collection, str]) -> None:
+        with pytest.raises(ImageNotFound, match="being removed"):
+            images.acquire("base")
+        refused.append(source)
+        rename(source, target)
+
+    monkeypatch.setattr(volumes, "rename", attempt)
+    assert [each.name for each in images.prune(0, pulled_only=False)] == ["base"]
+    assert refused == [(Collection.IMAGES, "base")]
+    assert_nothing_left(images, volumes)
