@@ -96,6 +96,8 @@ def ours(
 
 BASELINES = (
     Entrant("sync_fcfs", lambda _: Contender("sync_fcfs", Fcfs()), fixed_factor=1.0),
+    # At the f of the block, as ours: where nothing is scarce, more in flight is all that helps.
+    Entrant("untuned_fcfs", lambda _: Contender("untuned_fcfs", Fcfs())),
     Entrant(
         "async_fcfs",
         lambda _: Contender("async_fcfs", Fcfs()),
