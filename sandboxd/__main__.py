@@ -144,14 +144,19 @@ async def serve(config: Config, launcher: Launcher, e2b: E2bEntry | None) -> Non
         images=launcher.images,
         imports=imports,
     )
+    timeout_s = config.request_timeout_s
     server = build_server(
-        build_app(context), bind_socket(config.socket_path, socket_gid), socket_gid=socket_gid
+        build_app(context),
+        bind_socket(config.socket_path, socket_gid),
+        socket_gid=socket_gid,
+        timeout_s=timeout_s,
     )
     servers = [server]
     loop = asyncio.get_running_loop()
     if e2b is not None:
         keys, listener = e2b
-        servers.append(build_e2b_server(build_e2b_app(context, keys), listener))
+        e2b_app = build_e2b_app(context, keys)
+        servers.append(build_e2b_server(e2b_app, listener, timeout_s=timeout_s))
         loop.add_signal_handler(signal.SIGHUP, reload_keys, keys)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

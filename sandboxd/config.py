@@ -115,6 +115,9 @@ class Config:
     pull_timeout_s: float = 3600.0
     registry_auth_file: Path = Path("/etc/venus/registry-auth.json")
     """Credentials for pulls that bring none; root's alone."""
+    request_timeout_s: float = 30.0
+    """For the head of a request to come, for a body that is no upload, and for some of a large
+    answer to be read."""
     create_timeout_s: float = 60.0
     """How long one create may wait in the queue."""
     e2b_address: str = ""

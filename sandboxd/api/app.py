@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
@@ -9,6 +10,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -32,6 +34,7 @@ from sandboxd.errors import (
     InternalError,
     InvalidRequest,
     NotFound,
+    OperationTimeout,
     TooLarge,
     VenusError,
 )
@@ -40,13 +43,37 @@ _LOG = logging.getLogger("sandboxd")
 MAX_JSON_BODY_BYTES = 4 << 20
 _ERROR_SCHEMA = "#/components/schemas/ErrorBody"
 # What the framework itself answers; a wrong method (405) is an invalid request.
-_ROUTING_ERRORS = {404: NotFound, 413: TooLarge}
+_ROUTING_ERRORS = {404: NotFound, 413: TooLarge, 504: OperationTimeout}
+_ANSWERS_TO_BODIES = {"413": "Content Too Large", "504": "Gateway Timeout"}
 # These read their bodies themselves, with bounds of their own.
 _STREAMING_SUFFIXES = ("/stdin", "/files", "/files/tar")
 
 
 def build_app(context: ApiContext) -> ASGIApp:
     """The application for one daemon."""
+    app = _routes()
+    app.state.context = context
+    app.add_exception_handler(VenusError, _venus_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(ClientDisconnect, _client_gone)
+    app.add_exception_handler(Exception, _unexpected_error)
+    timeout_s = context.service.config.request_timeout_s
+    return _PeerGate(ExecShortcut(_BodyLimit(app, timeout_s), context))
+
+
+def api_document() -> dict[str, Any]:
+    """The OpenAPI document that every daemon of this version shows."""
+    return _routes().openapi()
+
+
+def api_operations() -> set[str]:
+    """Every method and path that is served, as in `GET /v1/health`."""
+    served = [each for each in _routes().routes if isinstance(each, APIRoute)]
+    return {f"{method} {each.path}" for each in served for method in each.methods}
+
+
+def _routes() -> FastAPI:
     app = FastAPI(
         title="VenusRL sandboxd",
         version=sandboxd.__version__,
@@ -55,7 +82,6 @@ def build_app(context: ApiContext) -> ASGIApp:
         docs_url=None,
         redoc_url=None,
     )
-    app.state.context = context
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]
     app.include_router(routes_sandboxes.router)
     app.include_router(routes_templates.router)
@@ -66,12 +92,7 @@ def build_app(context: ApiContext) -> ASGIApp:
     app.include_router(routes_images.router)
     app.include_router(routes_events.router)
     app.include_router(routes_leases.router)
-    app.add_exception_handler(VenusError, _venus_error)
-    app.add_exception_handler(RequestValidationError, _validation_error)
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(ClientDisconnect, _client_gone)
-    app.add_exception_handler(Exception, _unexpected_error)
-    return _PeerGate(ExecShortcut(_BodyLimit(app), context))
+    return app
 
 
 def _document(app: FastAPI) -> dict[str, Any]:
@@ -91,6 +112,9 @@ def _document(app: FastAPI) -> dict[str, Any]:
                 if "HTTPValidationError" in str(answers.get("422")):
                     del answers["422"]
                     answers.setdefault("400", refused)
+                if "requestBody" in operation:
+                    for status, description in _ANSWERS_TO_BODIES.items():
+                        answers.setdefault(status, {**refused, "description": description})
         for name in ("HTTPValidationError", "ValidationError"):
             document["components"]["schemas"].pop(name, None)
         app.openapi_schema = document
@@ -126,7 +150,7 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
     body = error_class(
         str(error.detail), operation=_operation(request), object=request.url.path[:200]
     )
-    return JSONResponse(body.to_json(), status_code=error.status_code)
+    return JSONResponse(body.to_json(), error.status_code, error.headers)
 
 
 async def _client_gone(request: Request, _error: Exception) -> JSONResponse:
@@ -163,20 +187,32 @@ class _PeerGate:
 
 
 class _BodyLimit:
-    """Frameworks read a JSON body whole before they look at it; so its size is bounded first."""
+    """Frameworks read a JSON body whole before they look at it; so its size is bounded first, and
+    the time that it takes to come."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, timeout_s: float) -> None:
         self._app = app
+        self._timeout_s = timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or self._streams(scope):
             await self._app(scope, receive, send)
             return
-        received = 0
+        received, more = 0, True
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout_s
 
         async def bounded_receive() -> Message:
-            nonlocal received
-            message = await receive()
+            nonlocal received, more
+            try:
+                async with asyncio.timeout_at(deadline if more else None):
+                    message = await receive()
+            except TimeoutError:
+                cause = f"the body has not come in {self._timeout_s:g} s"
+                raise HTTPException(
+                    OperationTimeout.http_status, cause, {"connection": "close"}
+                ) from None
+            more = bool(message.get("more_body"))
             received += len(message.get("body", b""))
             if received > MAX_JSON_BODY_BYTES:
                 error = TooLarge(f"the body is larger than {MAX_JSON_BODY_BYTES} bytes")

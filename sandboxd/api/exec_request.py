@@ -3,12 +3,13 @@ here."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from sandboxd.commands import CommandSpec
-from sandboxd.errors import InvalidRequest, TooLarge
+from sandboxd.errors import InvalidRequest, OperationTimeout, TooLarge
 from sandboxd.protocol import (
     MAX_CONTROL_BYTES,
     MAX_INLINE_STDIN_BYTES,
@@ -161,9 +162,24 @@ def _optional_int(table: dict[str, Any], field: str) -> int | None:
 
 
 async def read_request(
-    receive: Receive, parse: Callable[[dict[str, Any], bytes], Header]
+    receive: Receive, parse: Callable[[dict[str, Any], bytes], Header], timeout_s: float
 ) -> Header:
-    """The whole request, as `parse` has it: one HEADER frame, then inline input, both bounded."""
+    """The whole request, as `parse` has it: one HEADER frame, then inline input, both bounded; so
+    is the time that it takes to come."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            header, stdin_data = await _read_frames(receive)
+    except TimeoutError:
+        raise OperationTimeout(
+            "the request has not come",
+            operation="exec",
+            object="body",
+            cause=f"all of it must come within {timeout_s:g} s",
+        ) from None
+    return parse(header, stdin_data)
+
+
+async def _read_frames(receive: Receive) -> tuple[dict[str, Any], bytes]:
     decoder = FrameDecoder()
     header: dict[str, Any] | None = None
     stdin_data = bytearray()
@@ -197,4 +213,4 @@ async def read_request(
             break
     if header is None or decoder.mid_frame:
         raise _refuse("body", "it does not hold one whole HEADER frame")
-    return parse(header, bytes(stdin_data))
+    return header, bytes(stdin_data)

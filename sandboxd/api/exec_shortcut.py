@@ -28,7 +28,7 @@ from sandboxd.api.refusal import refusal
 from sandboxd.api.routes_sandboxes import new_sandbox
 from sandboxd.bounds import checked_output_bytes, checked_timeout_ms
 from sandboxd.commands import CommandSpec, start_command
-from sandboxd.errors import InternalError, InvalidRequest, TooLarge, VenusError
+from sandboxd.errors import InternalError, InvalidRequest, OperationTimeout, TooLarge, VenusError
 from sandboxd.lifecycle import EndReason
 from sandboxd.output_reader import open_reader
 from sandboxd.protocol import MAX_CONTROL_BYTES, ExitReason, OnDisconnect
@@ -75,7 +75,9 @@ class ExecShortcut:
             begun = await begin
         except Exception as error:
             answer = _known(error, where)
-            response = JSONResponse(answer.to_json(), status_code=answer.http_status)
+            # The rest of what has not come in time is not waited for.
+            headers = {"connection": "close"} if isinstance(answer, OperationTimeout) else None
+            response = JSONResponse(answer.to_json(), answer.http_status, headers)
             await response(scope, receive, send)
             return
         service = self._context.service
@@ -106,7 +108,7 @@ async def _begin(
     """The command is running when this returns."""
     service = context.service
     sandbox = service.population.find(tenant_uid, sandbox_id, "exec")
-    spec = await read_request(receive, parse_header)
+    spec = await read_request(receive, parse_header, service.config.request_timeout_s)
     max_output_bytes = _checked(service, spec)
     sandbox.require_running("exec")
     running = await _start(service, sandbox, spec)
@@ -118,7 +120,8 @@ async def _begin_in_new(
 ) -> _Begun:
     """The command is running in a new sandbox when this returns, or nothing is left."""
     service = context.service
-    header = await read_request(receive, parse_run_header)
+    timeout_s = service.config.request_timeout_s
+    header = await read_request(receive, parse_run_header, timeout_s)
     max_output_bytes = _checked(service, header.command)
     wanted = _checked_sandbox(header.sandbox)
     client = Client(receive)

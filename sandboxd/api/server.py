@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import json
 import os
 import socket
 from collections import Counter
@@ -15,65 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from sandboxd.api.bounded_protocol import BoundedProtocol
 from sandboxd.api.departure import departure_of
 from sandboxd.api.peer import Peer, peer_of
-from sandboxd.errors import LimitExceeded, TooLarge, VenusError
+from sandboxd.errors import LimitExceeded
 
 BACKLOG = 1024
 _KEEP_ALIVE_S = 75
 # After the sandboxes are destroyed their streams end by themselves; whoever does not read the
 # end of an answer is cut after this.
 _SHUTDOWN_GRACE_S = 3
-# The parser keeps a request's line and headers until the last of them has come.
-MAX_HEAD_BYTES = 64 << 10
 # Of one tenant, also idle ones: each is one of the daemon's descriptors, which others need too.
 MAX_CONNECTIONS_PER_TENANT = 6000
-
-
-class BoundedProtocol(HttpToolsProtocol):
-    """Bounds what the parser does not: the size of a request's head."""
-
-    _in_head = False
-    _head_bytes = 0
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._in_head, self._head_bytes = True, 0
-
-    def on_headers_complete(self) -> None:
-        self._in_head = False
-        super().on_headers_complete()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self._in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-                cause = f"more than {MAX_HEAD_BYTES} bytes"
-                self.refuse(
-                    TooLarge(
-                        "the head of the request is too large",
-                        operation="receive request",
-                        object="headers",
-                        cause=cause,
-                    )
-                )
-
-    def refuse(self, error: VenusError) -> None:
-        """Answer without a request that the application could see."""
-        body = self.error_body(error)
-        head = (
-            f"HTTP/1.1 {error.http_status} Refused\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        )
-        self.transport.write(head.encode() + body)
-        self.transport.close()
-
-    def error_body(self, error: VenusError) -> bytes:
-        """As the application writes errors."""
-        return json.dumps(error.to_json()).encode()
 
 
 class PeerProtocol(BoundedProtocol):
@@ -140,9 +93,16 @@ class Server(uvicorn.Server):
         self.ready.set()
 
 
-def build_server(app: Any, listener: socket.socket, *, socket_gid: int | None) -> Server:
-    """A server for `app` on the daemon's own socket, not yet started."""
-    own: dict[str, Any] = {"socket_gid": socket_gid, "connections_of": Counter()}
+def build_server(
+    app: Any, listener: socket.socket, *, socket_gid: int | None, timeout_s: float
+) -> Server:
+    """A server for `app` on the daemon's own socket, not yet started. `timeout_s`: see
+    `BoundedProtocol`."""
+    own: dict[str, Any] = {
+        "socket_gid": socket_gid,
+        "connections_of": Counter(),
+        "timeout_s": timeout_s,
+    }
     return server_of(app, listener, type("SocketProtocol", (PeerProtocol,), own))
 
 
@@ -161,6 +121,8 @@ def server_of(
         lifespan="off",
         access_log=False,
         log_config=None,
+        # It warns of whatever a client does wrong, which is no matter of the daemon's log.
+        log_level="error",
         date_header=False,
         server_header=False,
         proxy_headers=False,

@@ -1,5 +1,5 @@
-"""The TCP socket for E2B's clients. Anybody who can reach it can connect; so how many do, and how
-long one may take to ask for something, is bounded before there is a key."""
+"""The TCP socket for E2B's clients. Anybody who can reach it can connect; so how many do is bounded
+before there is a key."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
-from sandboxd.api.server import BACKLOG, BoundedProtocol, Server, server_of
+from sandboxd.api.bounded_protocol import BoundedProtocol
+from sandboxd.api.server import BACKLOG, Server, server_of
 from sandboxd.e2b.refusals import error_body
-from sandboxd.errors import InvalidRequest, LimitExceeded, OperationTimeout, VenusError
+from sandboxd.errors import InvalidRequest, LimitExceeded, VenusError
 
 _LOG = logging.getLogger("sandboxd")
 MAX_CONNECTIONS = 4000
 """Of all clients together, also idle ones: each is one of the daemon's descriptors."""
-HEAD_TIMEOUT_S = 30.0
-"""From a connection, and from a request's first byte, until the request has its headers."""
 # Longer than the SDK keeps a connection that it does not use: whoever closes it while the other one
 # writes makes a request fail.
 _KEEP_ALIVE_S = 330
@@ -36,7 +35,6 @@ class E2bProtocol(BoundedProtocol):
 
     shared: _Connections
     _counted = False
-    _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -46,40 +44,15 @@ class E2bProtocol(BoundedProtocol):
             self.refuse(
                 LimitExceeded("too many connections", cause=f"at most {MAX_CONNECTIONS} are served")
             )
-            return
-        self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._stop_timer()
         if self._counted:
             self._counted = False
             self.shared.count -= 1
 
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._start_timer()
-
-    def on_headers_complete(self) -> None:
-        self._stop_timer()
-        super().on_headers_complete()
-
     def error_body(self, error: VenusError) -> bytes:
         return error_body(error.http_status, str(error))
-
-    def _on_head_timeout(self) -> None:
-        self._head_timer = None
-        if not self.transport.is_closing():
-            self.refuse(OperationTimeout(f"no request came in {HEAD_TIMEOUT_S:g} s"))
-
-    def _start_timer(self) -> None:
-        if self._head_timer is None:
-            self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._on_head_timeout)
-
-    def _stop_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
 
 
 def bind(address: str) -> socket.socket:
@@ -105,8 +78,8 @@ def bind(address: str) -> socket.socket:
     return listener
 
 
-def build_e2b_server(app: Any, listener: socket.socket) -> Server:
-    """A server for `app`, not yet started."""
-    own: dict[str, Any] = {"shared": _Connections()}
+def build_e2b_server(app: Any, listener: socket.socket, *, timeout_s: float) -> Server:
+    """A server for `app`, not yet started. `timeout_s`: see `BoundedProtocol`."""
+    own: dict[str, Any] = {"shared": _Connections(), "timeout_s": timeout_s}
     protocol = type("E2bSocketProtocol", (E2bProtocol,), own)
     return server_of(app, listener, protocol, keep_alive_s=_KEEP_ALIVE_S)

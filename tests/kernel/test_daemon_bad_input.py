@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sandboxd.api.app import MAX_JSON_BODY_BYTES
+from sandboxd.api.app import MAX_JSON_BODY_BYTES, api_operations
 from sandboxd.client import Sandbox
 from sandboxd.errors import ERROR_CLASSES, SnapshotRefused
 from sandboxd.protocol import FrameType, encode_frame, encode_json_frame
@@ -210,62 +210,7 @@ def test_the_openapi_document_describes_every_route_and_error(daemon: DaemonProc
         for method, operation in methods.items()
     }
     one = "/v1/sandboxes/{sandbox_id}"
-    assert set(operations) == {
-        "GET /v1/health",
-        "GET /v1/info",
-        "POST /v1/sandboxes",
-        "GET /v1/sandboxes",
-        f"GET {one}",
-        f"DELETE {one}",
-        f"POST {one}/ttl",
-        f"POST {one}/pause",
-        f"POST {one}/resume",
-        f"GET {one}/metrics",
-        f"POST {one}/snapshot",
-        f"POST {one}/fork",
-        "POST /v1/templates/{template_id}/fork",
-        "POST /v1/templates",
-        "GET /v1/templates",
-        "GET /v1/templates/{template_id}",
-        "DELETE /v1/templates/{template_id}",
-        "GET /v1/builds",
-        "POST /v1/builds",
-        "GET /v1/builds/{build_id}",
-        f"POST {one}/exec",
-        f"POST {one}/execs",
-        f"GET {one}/execs",
-        f"GET {one}/execs/{{exec_id}}",
-        f"GET {one}/execs/{{exec_id}}/attach",
-        f"GET {one}/execs/{{exec_id}}/wait",
-        f"POST {one}/execs/{{exec_id}}/stdin",
-        f"POST {one}/execs/{{exec_id}}/signal",
-        f"POST {one}/execs/{{exec_id}}/resize",
-        f"GET {one}/execs/{{exec_id}}/output",
-        "POST /v1/run",
-        f"GET {one}/files",
-        f"PUT {one}/files",
-        f"DELETE {one}/files",
-        f"GET {one}/files/stat",
-        f"GET {one}/files/list",
-        f"POST {one}/files/mkdir",
-        f"POST {one}/files/rename",
-        f"POST {one}/files/attributes",
-        f"GET {one}/files/tar",
-        f"PUT {one}/files/tar",
-        f"GET {one}/files/watch",
-        "GET /v1/images",
-        "PUT /v1/images/{name}",
-        "DELETE /v1/images/{name}",
-        "POST /v1/images/{name}/import",
-        "POST /v1/images/{name}/build-base",
-        "POST /v1/images/{name}/pull",
-        "GET /v1/events",
-        "GET /v1/leases",
-        "POST /v1/leases",
-        "GET /v1/leases/{lease_id}",
-        "DELETE /v1/leases/{lease_id}",
-        "POST /v1/leases/{lease_id}/renew",
-    }
+    assert set(operations) == api_operations()
     reference = {"$ref": "#/components/schemas/ErrorBody"}
     known = {each.http_status for each in ERROR_CLASSES.values()}
     for name, operation in operations.items():

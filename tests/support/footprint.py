@@ -99,6 +99,32 @@ def template_footprint(daemon: DaemonProcess) -> dict[str, object]:
     }
 
 
+def whole_footprint(daemon: DaemonProcess) -> dict[str, object]:
+    """All that can be counted, of the daemon, its sandboxes and its templates."""
+    sockets = Path("/proc/net/unix").read_text().splitlines()
+    return {
+        **footprint(daemon),
+        **template_footprint(daemon),
+        "loop devices": sorted(
+            each.parts[3]
+            for each in Path("/sys/block").glob("loop*/loop/backing_file")
+            if str(daemon.state_dir) in each.read_text()
+        ),
+        # Each end of a connection to a socket bears its name, too.
+        "sockets": sorted({each.split()[-1] for each in sockets if str(daemon.run_dir) in each}),
+        "files": _files_below(daemon.run_dir) + _files_below(daemon.state_dir),
+    }
+
+
+def _files_below(place: Path) -> list[str]:
+    """On its own filesystem: what is mounted below holds images and what sandboxes write."""
+    found = []
+    for directory, names, files in os.walk(place):
+        names[:] = [name for name in names if not os.path.ismount(os.path.join(directory, name))]
+        found += [os.path.join(directory, name) for name in (*names, *files)]
+    return sorted(found)
+
+
 def meminfo_kib(*names: str) -> int:
     """Sum of these lines of /proc/meminfo."""
     found = dict(re.findall(r"^(\S+):\s+(\d+)", Path("/proc/meminfo").read_text(), re.M))

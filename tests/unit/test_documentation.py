@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sandboxd import events, file_operation, file_ops, listing, population, protocol
-from sandboxd.api import app, models, models_templates, server
+from sandboxd.api import app, bounded_protocol, models, models_templates, server
 from sandboxd.bounds import MIN_LEASE_TTL_S
 from sandboxd.config import Config
 from sandboxd.errors import ERROR_CLASSES
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 
 BOUNDS = {
-    "line and headers": f"{server.MAX_HEAD_BYTES >> 10} KiB",
+    "line and headers": f"{bounded_protocol.MAX_HEAD_BYTES >> 10} KiB",
     "JSON body": f"{app.MAX_JSON_BODY_BYTES >> 20} MiB",
     "connections of one tenant": f"{server.MAX_CONNECTIONS_PER_TENANT}",
     "labels of a sandbox, template or lease": f"{models.MAX_LABELS}",

@@ -20,6 +20,8 @@ from sandboxd.commands import CommandSpec
 from sandboxd.errors import InvalidRequest, TooLarge, VenusError
 from sandboxd.protocol import FrameType, StdinMode, encode_frame, encode_json_frame
 
+TIMEOUT_S = 60.0
+
 
 def parse(body: bytes, piece: int = 1 << 20) -> CommandSpec:
     return parse_as(parse_header, body, piece)
@@ -37,7 +39,7 @@ def parse_as(
     async def receive() -> Message:
         return messages.pop(0)
 
-    return asyncio.run(read_request(receive, reader))
+    return asyncio.run(read_request(receive, reader, TIMEOUT_S))
 
 
 def header(**fields: Any) -> bytes:
@@ -160,4 +162,4 @@ def test_a_cut_request_starts_nothing() -> None:
         return {"type": "http.disconnect"}
 
     with pytest.raises(VenusError):
-        asyncio.run(read_request(receive, parse_header))
+        asyncio.run(read_request(receive, parse_header, TIMEOUT_S))
