@@ -214,6 +214,8 @@ TemplateHeader decode_template_header(const Bytes &bytes)
         auto value = reader.number<uint64_t>("count");
         if (!header.counts.emplace(name, value).second)
             refuse("header field " + name + ": it is there twice");
+        if (header.counts.rbegin()->first != name)
+            refuse("header field " + name + ": it is not in its place");
     }
     auto extents = reader.number<uint32_t>("number of extents", 0, uint32_t{kMaxTemplateExtents});
     for (uint32_t i = 0; i < extents; i++) {

@@ -7,7 +7,7 @@
 //   u32 coordinator, u32 first descriptor, u32 size of the shared page, u32 external slots
 //   plan: u64 device, u64 inode, 32 bytes SHA-256 of its content
 //   u32 number of init's children, each: u32 pid
-//   u32 number of counts, each: u8 length, name, u64 value
+//   u32 number of counts, in the order of their names, each: u8 length, name, u64 value
 //   u32 number of extents, each: u64 size, u64 device, u64 inode, u32 inherited,
 //                                32 bytes SHA-256 (only with kHasDigests)
 //   32 bytes SHA-256 of everything before
