@@ -69,7 +69,7 @@ def main() -> None:
     build = [re.sub(r"^setuptools.*", "setuptools", n) for n in PROJECT["build-system"]["requires"]]
     extras = project["optional-dependencies"]
     if sys.argv[1:] == ["providers"]:
-        tests = [each for each in extras["dev"] if each.startswith("pytest")]
+        tests = [each for each in extras["dev"] if each.startswith(("pytest", "hypothesis"))]
         names = [*project["dependencies"], *tests, *extras["providers"]]
         purpose = "What tests/providers runs in: the daemon, the frameworks, the tests."
         write("providers", purpose, closure(names, EXCLUDED_OF_PROVIDERS))
