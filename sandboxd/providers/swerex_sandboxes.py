@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from sandboxd.client import AsyncDaemon, AsyncSandbox, ForkOptions, VenusError
+from sandboxd.client import AsyncDaemon, AsyncLease, AsyncSandbox, ForkOptions, VenusError
 from sandboxd.errors import LimitExceeded
 from sandboxd.providers.swerex_sandbox import SwerexSandbox
 
@@ -23,7 +23,12 @@ class Sandboxes:
         self._template = template
         self._socket = socket
         self._options = options
+        self._lease: AsyncLease | None = None
         self._made: dict[str, asyncio.Task[SwerexSandbox]] = {}
+
+    async def open(self) -> None:
+        """What is made goes with this process, also when that is killed."""
+        self._lease = await AsyncLease.create(metadata=MADE_BY, socket=self._socket)
 
     async def get(self, name: str) -> SwerexSandbox:
         """However many ask at once, one is made. It is gone with `close`, or its time to live."""
@@ -55,10 +60,15 @@ class Sandboxes:
 
     async def close_all(self) -> None:
         await asyncio.gather(*(self.close(name) for name in list(self._made)))
+        if self._lease is not None:
+            async with self._lease:
+                pass  # leaving it releases it
 
     async def _make(self, name: str) -> SwerexSandbox:
         options = self._options.copy()
         options["metadata"] = {**(options.get("metadata") or {}), **MADE_BY, "name": name}
+        if self._lease is not None:
+            options["lease"] = self._lease
         sandbox, command = await AsyncSandbox.start(
             "pwd", self._image, template=self._template, socket=self._socket, **options
         )

@@ -33,6 +33,7 @@ def make_app(sandboxes: Sandboxes, auth_token: str) -> FastAPI:
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        await sandboxes.open()
         yield
         await sandboxes.close_all()
 

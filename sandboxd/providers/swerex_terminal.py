@@ -19,8 +19,9 @@ PROMPT = "SHELLPS1PREFIX"
 MAX_OUTPUT_BYTES = 16 << 20
 """What is kept of output that nobody has taken yet: the end."""
 _OVERLAP_BYTES = 4096
-# `script` has the terminal; no output of it is changed and no input comes back.
-_COMMAND = ["script", "-qfec", "stty -echo -onlcr; exec bash --noediting -i", "/dev/null"]
+# No output is changed and no input comes back.
+_COMMAND = "stty -echo -onlcr; exec bash --noediting -i"
+_ROWS_AND_COLUMNS = (24, 80)
 _ESCAPES = re.compile(r"\x1B[@-_][0-?]*[ -/]*[@-~]")
 
 
@@ -47,7 +48,8 @@ class Terminal:
     @classmethod
     async def open(cls, sandbox: AsyncSandbox) -> Self:
         variables = {"PS1": "", "PS2": "", "TERM": "dumb"}
-        return cls(await sandbox.commands.run(_COMMAND, True, envs=variables, stdin=True))
+        handle = await sandbox.commands.run(_COMMAND, True, envs=variables, pty=_ROWS_AND_COLUMNS)
+        return cls(handle)
 
     async def close(self) -> None:
         """Ends bash and all that it started."""

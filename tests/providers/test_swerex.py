@@ -355,6 +355,7 @@ async def test_names_are_sandboxes_of_their_own(server: Server, daemon_socket: s
     assert seen == [f"{number}\n" for number in range(8)]
     made = Sandbox.list({"made-by": "swe-rex"}, socket=daemon_socket)
     assert {each.labels["name"] for each in made} == {f"task-{number}" for number in range(8)}
+    assert all(each.lease for each in made)
     assert {each.limits.memory_bytes for each in made} == {512 << 20}
     await asyncio.gather(*(runtime.close() for runtime in runtimes))
     assert Sandbox.list(socket=daemon_socket) == []
