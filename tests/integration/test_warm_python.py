@@ -131,7 +131,8 @@ time.sleep(1000)
         assert next(iter(handle)).data == b"1\n"
         handle.kill()
         assert handle.wait(check=False).exit_code != 0
-    eventually(lambda: processes(sandbox) == before, "something is left")
+    # Who asked whether the interpreter stands may still have been on the way out before.
+    eventually(lambda: processes(sandbox) <= before, "something is left")
 
 
 def test_generators_are_seeded_anew_or_not(daemon: DaemonProcess, warm: Template) -> None:

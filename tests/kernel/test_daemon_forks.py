@@ -214,7 +214,7 @@ def test_many_forks_leave_nothing(daemon: DaemonProcess) -> None:
 def test_connections_to_outside_are_refused_or_reset(daemon: DaemonProcess) -> None:
     with Sandbox.create(socket=daemon.socket) as sandbox, server_outside() as server:
         join(sandbox.get_info().init_pid or 0, server)
-        sandbox.commands.run(["python3", "-c", CLIENT], background=True)
+        sandbox.commands.start(["python3", "-c", CLIENT])
         eventually(lambda: sandbox.files.exists("/var/tmp/ready"), "it does not connect")
         for refused in (sandbox.snapshot, sandbox.fork):
             with pytest.raises(SnapshotRefused, match="its other end is outside the sandbox"):
