@@ -23,6 +23,8 @@ CHUNK_BYTES = 64 * 1024
 # A background process that writes without end must not keep the loop busy: about 25 MB/s each.
 _DRAIN_BYTES = 256 * 1024
 _DRAIN_PAUSE_S = 0.01
+_EMPTIED_PAUSE_S = _DRAIN_PAUSE_S * CHUNK_BYTES / _DRAIN_BYTES
+"""A pipe holds less, and is full again at once."""
 # More than a terminal holds of what its programs have written.
 _TERMINAL_REST_BYTES = 128 * 1024
 
@@ -171,7 +173,10 @@ class OutputPipe:
             count = self._take(left)
             if count is None:
                 self._rest_is_read()
-                self._arm()
+                if left < allowed and self._hold_at is None:
+                    self._drain_after(_EMPTIED_PAUSE_S)
+                else:
+                    self._arm()
                 return
             if count == 0:
                 self.close()

@@ -81,7 +81,7 @@ def e2b_daemon(
     base_image_tar: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[E2bDaemon]:
     state = tmp_path_factory.mktemp("venus-e2b")
-    with serving_e2b(f"venus-e{os.getpid()}", state, base_image_tar) as daemon:
+    with serving_e2b(f"venus-2{os.getpid()}", state, base_image_tar) as daemon:
         yield daemon
 
 

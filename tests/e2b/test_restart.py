@@ -20,7 +20,7 @@ def test_sandboxes_commands_and_tokens_outlive_the_daemon(
         monkeypatch.setenv("E2B_API_URL", daemon.url)
         monkeypatch.setenv("E2B_SANDBOX_URL", daemon.url)
 
-    with serving_e2b(f"venus-er{os.getpid()}", tmp_path, base_image_tar) as daemon:
+    with serving_e2b(f"venus-r{os.getpid()}", tmp_path, base_image_tar) as daemon:
         point_at(daemon)
         sandbox = Sandbox.create(metadata={"a": "b"})
         handle = sandbox.commands.run("read x; echo got $x; exit 5", background=True, stdin=True)

@@ -29,8 +29,10 @@ MAX_GROWTH_BYTES = 24 << 20
 def cycle(daemon: DaemonProcess, template: Template, index: int) -> None:
     """A sandbox and a fork come, run a command, and go."""
     for origin, command in ((None, "echo kept"), (template, "cat /root/kept")):
-        _, handle = Sandbox.start(command, template=origin, remove=True, socket=daemon.socket)
-        assert handle.wait().stdout == "kept\n"
+        made, handle = Sandbox.start(command, template=origin, remove=True, socket=daemon.socket)
+        with handle:
+            assert handle.wait().stdout == "kept\n"
+        made.close()
     if index % STEP_BY_STEP:
         return
     with Sandbox.create(socket=daemon.socket) as sandbox:
@@ -38,8 +40,8 @@ def cycle(daemon: DaemonProcess, template: Template, index: int) -> None:
         if index % WITH_FILE == 0:
             sandbox.files.write("/root/y", b"y" * 100_000)
         if index % WITH_FORK == 0:
-            [fork] = sandbox.fork(1)
-            fork.kill()
+            with sandbox.fork(1)[0] as fork:
+                fork.kill()
 
 
 @pytest.mark.timeout(7200)
@@ -52,6 +54,7 @@ def test_many_cycles_leave_nothing(daemon: DaemonProcess) -> None:
     with Sandbox.create(socket=daemon.socket) as original:
         original.commands.run("echo kept > /root/kept; sleep 1000 &")
         template = original.snapshot()
+    template.close()  # it asks again when it is removed
     try:
         cycles(8 * AT_ONCE)  # what is made once (threads, the null device, room) is made now
         gc.collect()
@@ -60,6 +63,7 @@ def test_many_cycles_leave_nothing(daemon: DaemonProcess) -> None:
         before, namespaces_before = whole_footprint(daemon), namespaces()
         resident_before = process.memory_info().rss
         cycles(CYCLES)
+        gc.collect()
         with contextlib.suppress(AssertionError):
             eventually(lambda: whole_footprint(daemon) == before, "they leave something")
         assert whole_footprint(daemon) == before

@@ -76,9 +76,9 @@ def test_hostname_loopback_masks(sandbox: RawSandbox) -> None:
 def test_init_holds_only_its_own_descriptors(sandbox: RawSandbox) -> None:
     sandbox.client.hello()
     targets = sorted(os.readlink(path) for path in Path(f"/proc/{sandbox.pid}/fd").iterdir())
-    assert targets[:4] == ["/dev/null"] * 3 + ["anon_inode:[signalfd]"]
-    assert len(targets) == 6, targets  # and the listener, and this test's connection
-    assert all(target.startswith("socket:") for target in targets[4:])
+    assert targets[:5] == ["/dev/null"] * 3 + ["/dev/pts", "anon_inode:[signalfd]"]
+    assert len(targets) == 7, targets  # and the listener, and this test's connection
+    assert all(target.startswith("socket:") for target in targets[5:])
 
 
 def test_an_idle_init_is_small(sandbox: RawSandbox) -> None:
