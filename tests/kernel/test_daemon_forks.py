@@ -20,7 +20,7 @@ from sandboxd.client import Daemon, Sandbox, Template
 from sandboxd.errors import LimitExceeded, SnapshotRefused, VenusError
 from tests.kernel.test_daemon_recovery import eventually, processes_of_sandboxes
 from tests.support.daemon import DaemonProcess, serving
-from tests.support.footprint import footprint, layers_of, records_of
+from tests.support.footprint import footprint, layers_of, records_of, settled_footprint
 from tests.support.outside import CLIENT, join, server_outside
 from tests.support.raw_http import as_user, request
 
@@ -97,7 +97,7 @@ def test_the_third_of_a_row_fails_and_so_do_all(small: DaemonProcess) -> None:
     with Sandbox.create(socket=small.socket) as sandbox:
         handles = [sandbox.commands.run(["sleep", "1000"], True) for _ in range(2)]
         sandbox.snapshot().remove()  # its tracer stays, as does the connection
-        before = footprint(small)
+        before = settled_footprint(small)
         # Two commands run; each fork has two; the daemon may have six.
         with pytest.raises(LimitExceeded, match=f"max_execs is {MAX_EXECS}"):
             sandbox.fork(4)

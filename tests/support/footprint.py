@@ -57,6 +57,17 @@ def footprint(daemon: DaemonProcess) -> dict[str, object]:
     }
 
 
+def settled_footprint(daemon: DaemonProcess) -> dict[str, object]:
+    """Once what clients closed is closed here, too."""
+    seen = footprint(daemon)
+    while True:
+        with Daemon(daemon.socket) as client:
+            client.check_health()
+        before, seen = seen, footprint(daemon)
+        if seen == before:
+            return seen
+
+
 def _mentions(path: Path, text: str) -> bool:
     try:
         return text in path.read_text() and psutil.Process(int(path.parts[2])).status() != "zombie"
