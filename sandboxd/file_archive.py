@@ -9,24 +9,19 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from sandboxd import init_protocol
-from sandboxd.file_operation import FileOperation, FileTarget
+from sandboxd.file_operation import FileTarget, download, upload
 from sandboxd.file_ops import TRANSFER_TIMEOUT_MS
 
 
-async def read(target: FileTarget) -> AsyncGenerator[bytes, None]:
+def read(target: FileTarget) -> AsyncGenerator[bytes, None]:
     """The directory as a tar archive. Errors come with the first chunk or, on the way, later."""
-    operation = await FileOperation.start(
+    return download(
         target,
         "read directory",
         lambda exec_id: init_protocol.tar_request(
             exec_id, target.path, user=target.user, timeout_ms=TRANSFER_TIMEOUT_MS
         ),
     )
-    try:
-        async for chunk in operation.chunks():
-            yield chunk
-    finally:
-        operation.end()
 
 
 async def write(
@@ -37,16 +32,12 @@ async def write(
     `owners`: as the archive has them, which takes the sandbox's root; else all is the user's. What
     was unpacked before an error stays.
     """
-    operation = await FileOperation.start(
+    await upload(
         target,
         "write directory",
         lambda exec_id: init_protocol.untar_request(
             exec_id, target.path, user=target.user, owners=owners, timeout_ms=TRANSFER_TIMEOUT_MS
         ),
-        upload=True,
+        body,
+        max_bytes,
     )
-    try:
-        await operation.send(body, max_bytes)
-        await operation.finish()
-    finally:
-        operation.end()

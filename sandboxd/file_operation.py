@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
 
 from sandboxd import init_protocol
@@ -176,5 +176,33 @@ async def run(target: FileTarget, operation: str, build: Callable[[int], ExecReq
     running = await FileOperation.start(target, operation, build)
     try:
         return await running.finish()
+    finally:
+        running.end()
+
+
+async def download(
+    target: FileTarget, operation: str, build: Callable[[int], ExecRequest]
+) -> AsyncGenerator[bytes, None]:
+    """Run one, and give what it writes as it comes. Errors come with the first chunk, or later."""
+    running = await FileOperation.start(target, operation, build)
+    try:
+        async for chunk in running.chunks():
+            yield chunk
+    finally:
+        running.end()
+
+
+async def upload(
+    target: FileTarget,
+    operation: str,
+    build: Callable[[int], ExecRequest],
+    body: AsyncIterator[bytes],
+    max_bytes: int,
+) -> None:
+    """Run one that reads all of `body`, to its end."""
+    running = await FileOperation.start(target, operation, build, upload=True)
+    try:
+        await running.send(body, max_bytes)
+        await running.finish()
     finally:
         running.end()

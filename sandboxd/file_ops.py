@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 
 from sandboxd import init_protocol
 from sandboxd.errors import InternalError, InvalidRequest
-from sandboxd.file_operation import FileOperation, FileTarget, check_path, run
+from sandboxd.file_operation import FileTarget, check_path, download, run, upload
 from sandboxd.init_protocol import FileRecord, RecordDecoder
 
 __all__ = ["FileTarget"]
@@ -39,20 +39,15 @@ _TYPE_NAMES = {
 }
 
 
-async def read(target: FileTarget) -> AsyncGenerator[bytes, None]:
+def read(target: FileTarget) -> AsyncGenerator[bytes, None]:
     """The file's bytes. Errors come with the first chunk, or, should it fail on the way, later."""
-    operation = await FileOperation.start(
+    return download(
         target,
         "read file",
         lambda exec_id: init_protocol.read_request(
             exec_id, target.path, user=target.user, timeout_ms=TRANSFER_TIMEOUT_MS
         ),
     )
-    try:
-        async for chunk in operation.chunks():
-            yield chunk
-    finally:
-        operation.end()
 
 
 async def write(
@@ -69,7 +64,7 @@ async def write(
     of the file that is there, else the user. `body` raises when the client's upload is cut.
     """
     check_owner(owner)
-    operation = await FileOperation.start(
+    await upload(
         target,
         "write file",
         lambda exec_id: init_protocol.write_request(
@@ -82,13 +77,9 @@ async def write(
             parents=True,
             timeout_ms=TRANSFER_TIMEOUT_MS,
         ),
-        upload=True,
+        body,
+        max_bytes,
     )
-    try:
-        await operation.send(body, max_bytes)
-        await operation.finish()
-    finally:
-        operation.end()
 
 
 async def stat(target: FileTarget, *, follow: bool = False) -> dict[str, object]:
