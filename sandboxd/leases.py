@@ -16,7 +16,6 @@ import contextlib
 import dataclasses
 import json
 import logging
-import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable
@@ -28,6 +27,7 @@ from sandboxd.bounds import checked_lease_ttl
 from sandboxd.config import Config
 from sandboxd.errors import InternalError, LimitExceeded, NotFound, VenusError
 from sandboxd.sandbox import boottime_s
+from sandboxd.state_files import replace_file
 
 _LOG = logging.getLogger("sandboxd")
 STATE_VERSION = 1
@@ -62,8 +62,7 @@ class LeaseFiles:
         try:
             self._directory.mkdir(mode=0o700, exist_ok=True)
             table = {"version": STATE_VERSION, **dataclasses.asdict(lease)}
-            temporary.write_text(json.dumps(table))
-            os.rename(temporary, path)
+            replace_file(path, temporary, json.dumps(table).encode())
         except OSError as error:
             raise InternalError(
                 "the state file cannot be written",

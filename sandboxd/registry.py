@@ -13,18 +13,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sandboxd.errors import InternalError
+from sandboxd.state_files import replace_file, reserve_file
 
 STATE_VERSION = 1
 STATE_FILE = "state.json"
 _TEMPORARY = "state.tmp"
-_WRITE = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
@@ -102,21 +101,14 @@ class Registry:
         """Create or replace the state file of `record`."""
         directory = f"{self._dir}/{record.sandbox_id}"
         with _explained(record.sandbox_id):
-            descriptor = os.open(f"{directory}/{_TEMPORARY}", _WRITE, 0o600)
-            try:
-                if os.fstat(descriptor).st_size:  # of a write that was cut; truncating costs
-                    os.truncate(descriptor, 0)
-                content = memoryview(encode_record(record))
-                while content:
-                    content = content[os.write(descriptor, content) :]
-            finally:
-                os.close(descriptor)
-            os.rename(f"{directory}/{_TEMPORARY}", f"{directory}/{STATE_FILE}")
+            replace_file(
+                f"{directory}/{STATE_FILE}", f"{directory}/{_TEMPORARY}", encode_record(record)
+            )
 
     def reserve(self, sandbox_id: str) -> None:
         """Ahead of the first `write`: to make a file takes longer than to write and rename it."""
         with _explained(sandbox_id):
-            os.close(os.open(f"{self._dir}/{sandbox_id}/{_TEMPORARY}", _WRITE, 0o600))
+            reserve_file(f"{self._dir}/{sandbox_id}/{_TEMPORARY}")
 
     def forget(self, sandbox_id: str) -> None:
         """Remove the state file; from here on the sandbox can only be removed, not adopted."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from sandboxd.state_files import replace_file
 
 _LOG = logging.getLogger("sandboxd")
 RECORD_VERSION = 1
@@ -68,12 +69,7 @@ class BuildRecords:
         temporary = path.with_suffix(".tmp")
         content = {"version": RECORD_VERSION, **dataclasses.asdict(record), "log": log}
         try:
-            descriptor = os.open(
-                temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600
-            )
-            with open(descriptor, "w") as file:
-                json.dump(content, file)
-            os.rename(temporary, path)
+            replace_file(path, temporary, json.dumps(content).encode())
         except OSError as error:
             _LOG.warning("the log of build %s is lost: %s", record.build_id, error)
             temporary.unlink(missing_ok=True)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from sandboxd.errors import InternalError
 from sandboxd.launch_request import Limits
+from sandboxd.state_files import replace_file
 from sandboxd.templates.recipe import RecipeCommand
 from sandboxd.templates.template import CapturedCommand, TemplateRecord
 
@@ -58,8 +58,7 @@ class TemplateRecords:
         path = self._path(record.template_id)
         temporary = path.with_suffix(".tmp")
         try:
-            temporary.write_bytes(encode_record(record))
-            os.rename(temporary, path)
+            replace_file(path, temporary, encode_record(record))
         except OSError as error:
             raise InternalError(
                 "the template's record cannot be written",
