@@ -15,7 +15,7 @@ from sandboxd.errors import (
     VenusError,
     errno_text,
 )
-from sandboxd.init_protocol import MakeDirectory, SetupOp, Symlink, WriteFile
+from sandboxd.init_protocol import MakeDirectory, SetupOp, Symlink, UnshareCgroup, WriteFile
 from sandboxd.storage.volumes import storage_error
 
 _SCARCE = frozenset({errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.EMFILE, errno.ENFILE})
@@ -51,11 +51,15 @@ def spawn_error(error: _native.NativeError, sandbox_id: str, ops: list[SetupOp])
     op = ops[index] if index is not None and 0 <= index < len(ops) else None
     step = f"{error.operation} {error.object}".strip() if op is None else f"setup step {op}"
     error_class: type[VenusError] = LimitExceeded if error.errno in _SCARCE else InternalError
+    cause = f"{step}: {errno_text(error.errno)}"
     if error.errno in _FULL and isinstance(op, _WRITES):
         error_class = StorageFull
+    makes_namespaces = error.operation == "clone" if op is None else isinstance(op, UnshareCgroup)
+    if error.errno == errno.ENOSPC and makes_namespaces:
+        cause += " (a limit on namespaces: user.max_*_namespaces)"
     return error_class(
         "the sandbox could not be set up",
         operation="create sandbox",
         object=sandbox_id,
-        cause=f"{step}: {errno_text(error.errno)}",
+        cause=cause,
     )

@@ -15,6 +15,7 @@ import pytest
 
 from sandboxd.client import Sandbox, VenusError
 from sandboxd.errors import ExecFailed, ImageNotFound, LimitExceeded, StorageFull, Unsupported
+from tests.support.confined_daemon import confined
 from tests.support.daemon import DaemonProcess, serving
 from tests.support.footprint import footprint
 
@@ -158,6 +159,21 @@ def test_there_is_no_room_for_another_group(daemon: DaemonProcess) -> None:
                 Sandbox.create(socket=daemon.socket)
             with pytest.raises(LimitExceeded):
                 other.commands.run("true")
+
+
+def test_there_is_no_room_for_another_namespace(base_image_tar: Path, tmp_path: Path) -> None:
+    with confined(tmp_path, base_image_tar) as (daemon, namespace), unharmed(daemon) as other:
+        template = other.snapshot()
+        for kind in ("user", "pid", "mnt", "net", "ipc", "uts", "cgroup"):
+            with namespace.limited(kind, 0):
+                with pytest.raises(LimitExceeded, match=r"user\.max_\*_namespaces"):
+                    Sandbox.create(socket=daemon.socket)
+                with pytest.raises(LimitExceeded, match=r"user\.max_\*_namespaces"):
+                    template.fork()
+                other.commands.run("true")
+        template.fork()[0].kill()
+        template.remove()
+        template.close()
 
 
 def test_the_directory_of_an_image_is_gone(small: DaemonProcess) -> None:

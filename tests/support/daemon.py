@@ -37,6 +37,8 @@ class DaemonProcess:
     """
 
     module = "sandboxd"
+    prefix: tuple[str, ...] = ()
+    """What starts it, before the interpreter."""
 
     def __init__(self, name: str, state_dir: Path, settings: dict[str, str] | None = None) -> None:
         self.name = name
@@ -73,7 +75,7 @@ class DaemonProcess:
         }
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", self.module],
+                [*self.prefix, sys.executable, "-m", self.module],
                 env={**inherited, **{f"VENUS_{k.upper()}": v for k, v in own.items()}},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
