@@ -1,14 +1,11 @@
-"""Which sandboxes a list has, and in what pages. Pure.
-
-A page goes on after a sandbox, not after a number of them: so one that ends between two pages hides
-none of the others.
-"""
+"""Which sandboxes a list has. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from sandboxd import paging
 from sandboxd.errors import InvalidRequest
 from sandboxd.lifecycle import State
 from sandboxd.sandbox import LiveSandbox
@@ -50,24 +47,21 @@ def page(
             object="query limit",
             cause=f"it must be between 1 and {MAX_PAGE}",
         )
-    start = _position(after) if after else (float("-inf"), "")
-    found = (
-        ((each.record.created_at, each.sandbox_id), each)
-        for each in sandboxes
-        if each.record is not None and wanted.matches(each)
+    found, end = paging.cut(
+        (
+            ((each.record.created_at, each.sandbox_id), each)
+            for each in sandboxes
+            if each.record is not None and wanted.matches(each)
+        ),
+        limit,
+        _position(after) if after else None,
     )
-    rest = sorted((each for each in found if each[0] > start), key=lambda each: each[0])
-    next_page = None
-    if len(rest) > limit:
-        created_at, sandbox_id = rest[limit - 1][0]
-        next_page = f"{created_at!r}:{sandbox_id}"
-    return [each for _, each in rest[:limit]], next_page
+    return found, None if end is None else paging.token(end)
 
 
-def _position(text: str) -> tuple[float, str]:
-    created_at, _, sandbox_id = text.partition(":")
+def _position(text: str) -> paging.Position:
     try:
-        return float(created_at), sandbox_id
+        return paging.parse(text)
     except ValueError:
         raise InvalidRequest(
             "not what an earlier page gave",

@@ -1,4 +1,4 @@
-"""Which sandboxes a list has, and in what pages. Pure."""
+"""Which sandboxes a list has, and the pages of E2B's lists. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from urllib.parse import parse_qsl, unquote
 
+from sandboxd import paging
 from sandboxd.e2b.bodies import started_at, state_of, template_of
 from sandboxd.errors import InvalidRequest
 from sandboxd.sandbox import LiveSandbox
@@ -26,7 +27,7 @@ class SandboxQuery:
     started_after: datetime | None = None
     newest_first: bool = True
     limit: int = MAX_PAGE
-    after: tuple[float, str] | None = None
+    after: paging.Position | None = None
     """The last of the page before."""
 
     @classmethod
@@ -64,22 +65,17 @@ def page_of(
     sandboxes: Sequence[LiveSandbox], query: SandboxQuery
 ) -> tuple[list[LiveSandbox], str | None]:
     """The page, and the token of the next one."""
-    keyed = [
-        ((each.record.created_at, each.sandbox_id), each)
-        for each in sandboxes
-        if each.record is not None and query.matches(each)
-    ]
-    keyed.sort(key=lambda pair: pair[0], reverse=query.newest_first)
-    if query.after is not None:
-        after = query.after
-        keyed = [
-            (key, each)
-            for key, each in keyed
-            if (key < after if query.newest_first else key > after)
-        ]
-    page = keyed[: query.limit]
-    more = len(keyed) > len(page)
-    return [each for _, each in page], token_after(page[-1][0]) if more else None
+    found, end = paging.cut(
+        (
+            ((each.record.created_at, each.sandbox_id), each)
+            for each in sandboxes
+            if each.record is not None and query.matches(each)
+        ),
+        query.limit,
+        query.after,
+        newest_first=query.newest_first,
+    )
+    return found, None if end is None else paging.token(end)
 
 
 def page_limit(query: Mapping[str, str]) -> int:
@@ -90,24 +86,13 @@ def page_limit(query: Mapping[str, str]) -> int:
     return min(int(text), MAX_PAGE)
 
 
-def token_after(key: tuple[float, str]) -> str:
-    """Where a page ends."""
-    return f"{key[0]!r}_{key[1]}"
-
-
-def page_token(query: Mapping[str, str]) -> tuple[float, str] | None:
-    """Inverse of `token_after`, from the query of the next page."""
-    token = query.get("nextToken", "")
-    if not token:
-        return None
-    created_at, separator, last = token.partition("_")
+def page_token(query: Mapping[str, str]) -> paging.Position | None:
+    """Where the page before ended."""
+    text = query.get("nextToken", "")
     try:
-        when = float(created_at)
+        return paging.parse(text) if text else None
     except ValueError:
-        when = float("nan")
-    if not separator or when != when:
-        raise _refused("nextToken", "not a token that this server gave")
-    return when, last
+        raise _refused("nextToken", "not a token that this server gave") from None
 
 
 def _metadata(text: str) -> dict[str, str]:

@@ -8,11 +8,12 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from sandboxd import paging
 from sandboxd.api.context import ApiContext
 from sandboxd.bounds import CreateOptions
 from sandboxd.e2b import bodies
 from sandboxd.e2b.control import SHORTEST_TTL_S, body_of, key_of, route
-from sandboxd.e2b.listing import page_limit, page_token, token_after
+from sandboxd.e2b.listing import page_limit, page_token
 from sandboxd.e2b.names import NAME_LABEL, find_template
 from sandboxd.errors import NotFound, Unsupported
 from sandboxd.templates.template import Template
@@ -69,20 +70,21 @@ class SnapshotRoutes:
     async def _list(self, request: HttpRequest) -> Response:
         """The newest first."""
         query = request.query_params
-        after, limit = page_token(query), page_limit(query)
         of_sandbox, name = query.get("sandboxID", ""), query.get("name", "")
-        found = [
-            ((each.record.created_at, each.template_id), each)
-            for each in self._context.templates.store.visible(key_of(request).tenant_uid, {})
-            if not each.record.recipe
-            and (not of_sandbox or each.record.sandbox_id == of_sandbox)
-            and (not name or each.record.labels.get(NAME_LABEL) == name)
-        ]
-        found.sort(key=lambda pair: pair[0], reverse=True)
-        rest = [pair for pair in found if after is None or pair[0] < after]
-        page = rest[:limit]
-        headers = {"x-next-token": token_after(page[-1][0])} if len(rest) > len(page) else {}
-        return JSONResponse([_snapshot_info(each) for _, each in page], headers=headers)
+        found, end = paging.cut(
+            (
+                ((each.record.created_at, each.template_id), each)
+                for each in self._context.templates.store.visible(key_of(request).tenant_uid, {})
+                if not each.record.recipe
+                and (not of_sandbox or each.record.sandbox_id == of_sandbox)
+                and (not name or each.record.labels.get(NAME_LABEL) == name)
+            ),
+            page_limit(query),
+            page_token(query),
+            newest_first=True,
+        )
+        headers = {} if end is None else {"x-next-token": paging.token(end)}
+        return JSONResponse([_snapshot_info(each) for each in found], headers=headers)
 
     async def _delete(self, request: HttpRequest) -> Response:
         """Forks of it live on."""

@@ -76,7 +76,7 @@ def test_pages_of_a_list() -> None:
     population.remove(population.find(0, "sb-1", "x"))
     assert after is not None
     assert [each.sandbox_id for each in page(population, SandboxFilter(), 1, after)[0]] == ["sb-2"]
-    for limit, wrong in ((0, ""), (1001, ""), (1, "nonsense")):
+    for limit, wrong in ((0, ""), (1001, ""), (1, "nonsense"), (1, "nan:"), (1, "1.0")):
         with pytest.raises(InvalidRequest):
             page(population, SandboxFilter(), limit, wrong)
 
