@@ -22,8 +22,10 @@ from pathlib import Path
 import uvloop
 
 from sandboxd import __version__
+from sandboxd.api import tcp
 from sandboxd.api.app import build_app
 from sandboxd.api.context import ApiContext
+from sandboxd.api.metrics_listener import build_metrics_app, build_metrics_server
 from sandboxd.api.peer import group_id
 from sandboxd.api.server import bind_socket, build_server
 from sandboxd.config import Config, load_config
@@ -116,6 +118,16 @@ def e2b_entry(config: Config) -> E2bEntry | None:
     return keys, listener
 
 
+def metrics_entry(config: Config) -> socket.socket | None:
+    """Where Prometheus connects, where the configuration says that it may."""
+    if not config.metrics_listen:
+        return None
+    listener = tcp.bind(config.metrics_listen, "metrics_listen")
+    host, port = listener.getsockname()[:2]
+    _LOG.info("metrics: address %s port %d", host, port)
+    return listener
+
+
 def reload_keys(keys: ApiKeys) -> None:
     """On SIGHUP. A file that is refused leaves the keys as they were."""
     try:
@@ -125,7 +137,9 @@ def reload_keys(keys: ApiKeys) -> None:
         _LOG.error("%s", error)
 
 
-async def serve(config: Config, launcher: Launcher, e2b: E2bEntry | None) -> None:
+async def serve(
+    config: Config, launcher: Launcher, e2b: E2bEntry | None, metrics: socket.socket | None
+) -> None:
     """From recovery to the last sandbox's removal."""
     service = SandboxService(config, launcher)
     creation = Creation(service, launcher)
@@ -158,6 +172,9 @@ async def serve(config: Config, launcher: Launcher, e2b: E2bEntry | None) -> Non
         e2b_app = build_e2b_app(context, keys)
         servers.append(build_e2b_server(e2b_app, listener, timeout_s=timeout_s))
         loop.add_signal_handler(signal.SIGHUP, reload_keys, keys)
+    if metrics is not None:
+        metrics_app = build_metrics_app(context)
+        servers.append(build_metrics_server(metrics_app, metrics, timeout_s=timeout_s))
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -190,8 +207,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if os.geteuid() != 0:
             print("sandboxd: must run as root, to make namespaces and groups", file=sys.stderr)
             return 1
-        # First, because it may be refused; until it is served, clients wait.
-        e2b = e2b_entry(config)
+        # First, because they may be refused; until they are served, clients wait.
+        e2b, metrics = e2b_entry(config), metrics_entry(config)
         shorten_slice()
         raise_descriptor_limit()
         raise_pipe_limit(config.max_sandboxes)
@@ -200,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             locked(config.state_dir, 0o700),
             prepared_launcher(config) as launcher,
         ):
-            uvloop.run(serve(config, launcher, e2b))
+            uvloop.run(serve(config, launcher, e2b, metrics))
     except VenusError as error:
         print(f"sandboxd: {error}", file=sys.stderr)
         return 1

@@ -4,6 +4,7 @@ wait, write, signal; reading is `output_reader`'s. Whatever serves clients stand
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass
 
 from sandboxd.bounds import checked_timeout_ms
@@ -59,6 +60,7 @@ async def start_command(
     record = sandbox.record
     assert record is not None
     timeout_ms = checked_timeout_ms(service.config, spec.timeout_s)
+    began = time.perf_counter()
     size = spec.terminal
     base = DEFAULT_ENVIRONMENT if size is None else _TERMINAL_ENVIRONMENT
 
@@ -85,6 +87,7 @@ async def start_command(
         service.counters.execs_failed += 1
         raise
     service.counters.execs_started += 1
+    service.instruments.exec_start.observe(time.perf_counter() - began)
     running.argv = _shown(spec.argv)
     if keep or running.is_terminal:
 

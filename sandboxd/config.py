@@ -124,6 +124,9 @@ class Config:
     """HOST:PORT on which E2B's clients are served, as docs/e2b.md says; empty: they are not."""
     e2b_keys_file: Path = Path("/etc/venus/e2b-keys")
     """Their API keys."""
+    metrics_listen: str = ""
+    """HOST:PORT on which the metrics, and nothing else, are served to anybody; empty: only on the
+    daemon's own socket."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     def __post_init__(self) -> None:

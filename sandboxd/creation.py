@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sandboxd.bounds import CreateOptions, checked_limits, checked_ttl
-from sandboxd.errors import ForkFailed, OperationTimeout, VenusError
+from sandboxd.errors import ForkFailed, LimitExceeded, OperationTimeout, VenusError
 from sandboxd.launch import Launcher
 from sandboxd.lifecycle import EndReason, Event, State
+from sandboxd.metrics.instruments import EMPTY, HIT
 from sandboxd.preparation import Preparation, Prepared, new_id
 from sandboxd.registry import SandboxRecord
 from sandboxd.sandbox import LiveSandbox, boottime_s
@@ -75,7 +76,16 @@ class Creation:
     def admit(self, tenant_uid: int, count: int) -> None:
         """`LimitExceeded` when there is no room for so many more."""
         self._service.refuse_when_closing()
-        self._service.population.admit(tenant_uid, self._queued, count)
+        try:
+            self._service.population.admit(tenant_uid, self._queued, count)
+        except LimitExceeded:
+            self._service.counters.creates_refused += 1
+            raise
+
+    @property
+    def waiting(self) -> int:
+        """Creates that are admitted and wait for their turn."""
+        return self._queued
 
     async def _create_all(
         self,
@@ -86,6 +96,7 @@ class Creation:
         *,
         ahead: bool,
     ) -> list[LiveSandbox]:
+        began = time.perf_counter()
         limits = checked_limits(self._config, options, limits_disk=self._launcher.limits_disk)
         ttl_s = checked_ttl(self._config, options.ttl_s, "create sandbox")
         self._service.leases.require(options.lease, tenant_uid, "create sandbox")
@@ -115,6 +126,9 @@ class Creation:
             row.add_done_callback(lambda _: asyncio.ensure_future(self._remove(sandboxes)))
             raise
         self._service.counters.sandboxes_created += count
+        instruments = self._service.instruments
+        latency = instruments.create if template is None else instruments.fork
+        latency[EMPTY if missing else HIT].observe(time.perf_counter() - began)
         return sandboxes
 
     async def _make_row(
@@ -176,6 +190,8 @@ class Creation:
             raise
 
     async def _wait_for_slot(self, sandbox: LiveSandbox) -> None:
+        began = time.perf_counter()
+        self._service.counters.creates_queued += self._slots.locked()
         self._queued += 1
         try:
             async with asyncio.timeout(self._config.create_timeout_s):
@@ -189,6 +205,7 @@ class Creation:
             ) from None
         finally:
             self._queued -= 1
+        self._service.instruments.create_wait.observe(time.perf_counter() - began)
 
     async def _bring_up(
         self, sandbox: LiveSandbox, wanted: _Wanted, standing: Prepared | None

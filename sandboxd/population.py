@@ -44,6 +44,11 @@ class Population:
     def __iter__(self) -> Iterator[LiveSandbox]:
         return iter(list(self._sandboxes.values()))
 
+    @property
+    def commands(self) -> int:
+        """Of all sandboxes, file operations too, as `max_execs` counts them."""
+        return self._budget.used
+
     def new(self, sandbox_id: str, tenant_uid: int, image: str) -> LiveSandbox:
         """A sandbox that is being created or adopted; not yet in the population."""
         config = self._config

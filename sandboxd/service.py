@@ -13,9 +13,9 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TypeVar
 
 from sandboxd.bounds import checked_ttl
@@ -26,6 +26,8 @@ from sandboxd.init_link import InitLink, LinkClosed
 from sandboxd.launch import LaunchedSandbox, Launcher, Usage
 from sandboxd.leases import Leases
 from sandboxd.lifecycle import EndReason, Event, State
+from sandboxd.metrics.counters import ServiceCounters
+from sandboxd.metrics.instruments import Instruments
 from sandboxd.population import Population
 from sandboxd.recovery import current_boot_id
 from sandboxd.registry import Registry, SandboxRecord
@@ -35,29 +37,13 @@ _LOG = logging.getLogger("sandboxd")
 _T = TypeVar("_T")
 
 
-@dataclass
-class ServiceCounters:
-    """Counted since the daemon started."""
-
-    sandboxes_created: int = 0
-    sandboxes_forked: int = 0
-    standing_taken: int = 0
-    snapshots: int = 0
-    sandboxes_destroyed: int = 0
-    sandboxes_adopted: int = 0
-    creates_failed: int = 0
-    execs_started: int = 0
-    execs_failed: int = 0
-    file_operations: int = 0
-    oom_kills: int = 0
-
-
 class SandboxService:
     """Find, adopt and destroy sandboxes; `creation` makes them."""
 
     def __init__(self, config: Config, launcher: Launcher) -> None:
         self.config = config
         self.counters = ServiceCounters()
+        self.instruments = Instruments()
         self._launcher = launcher
         self.registry = Registry(config.sandboxes_dir)
         self.boot_id = current_boot_id()
@@ -207,6 +193,7 @@ class SandboxService:
         return task
 
     async def _take_down(self, sandbox: LiveSandbox) -> None:
+        began = time.perf_counter()
         if sandbox.ttl_timer is not None:
             sandbox.ttl_timer.cancel()
         await self.dismantle(sandbox)
@@ -218,6 +205,9 @@ class SandboxService:
         self.population.remove(sandbox)
         if sandbox.record is not None:
             self.counters.sandboxes_destroyed += 1
+            self.instruments.destroy.observe(time.perf_counter() - began)
+        if sandbox.end_reason is not None:
+            self.instruments.ends[sandbox.end_reason] += 1
 
     async def dismantle(self, sandbox: LiveSandbox) -> None:
         """Remove all that it consists of, on record and on this node. Idempotent."""

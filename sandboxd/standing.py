@@ -56,7 +56,11 @@ class StandingSandboxes:
     @property
     def count(self) -> int:
         """How many stand there now."""
-        return sum(len(ready) for ready in self._standing.values())
+        return sum(self.counts().values())
+
+    def counts(self) -> dict[Shape, int]:
+        """How many of each shape."""
+        return {shape: len(ready) for shape, ready in self._standing.items() if ready}
 
     async def drop(self, matches: Callable[[Shape], bool]) -> None:
         """Remove those whose image or layers are about to go."""
@@ -87,8 +91,7 @@ class StandingSandboxes:
     async def _adjust(self) -> None:
         while not self._closed:
             wanted = self._demand.wanted(time.monotonic())
-            counts = {shape: len(ready) for shape, ready in self._standing.items()}
-            step = next_adjustment(wanted, counts)
+            step = next_adjustment(wanted, self.counts())
             if step is None:
                 break
             if step.launch:

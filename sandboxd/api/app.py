@@ -23,6 +23,7 @@ from sandboxd.api import (
     routes_files,
     routes_images,
     routes_leases,
+    routes_metrics,
     routes_sandboxes,
     routes_templates,
 )
@@ -38,6 +39,7 @@ from sandboxd.errors import (
     TooLarge,
     VenusError,
 )
+from sandboxd.metrics.instruments import Instruments
 
 _LOG = logging.getLogger("sandboxd")
 MAX_JSON_BODY_BYTES = 4 << 20
@@ -59,7 +61,8 @@ def build_app(context: ApiContext) -> ASGIApp:
     app.add_exception_handler(ClientDisconnect, _client_gone)
     app.add_exception_handler(Exception, _unexpected_error)
     timeout_s = context.service.config.request_timeout_s
-    return _PeerGate(ExecShortcut(_BodyLimit(app, timeout_s), context))
+    served = ExecShortcut(_BodyLimit(app, timeout_s), context)
+    return _PeerGate(served, context.service.instruments)
 
 
 def api_document() -> dict[str, Any]:
@@ -92,6 +95,7 @@ def _routes() -> FastAPI:
     app.include_router(routes_images.router)
     app.include_router(routes_events.router)
     app.include_router(routes_leases.router)
+    app.include_router(routes_metrics.router)
     return app
 
 
@@ -121,8 +125,14 @@ def _document(app: FastAPI) -> dict[str, Any]:
     return app.openapi_schema
 
 
-def _answer(error: VenusError) -> JSONResponse:
+def _answer(instruments: Instruments, error: VenusError) -> JSONResponse:
+    instruments.note_error(error)
     return JSONResponse(error.to_json(), status_code=error.http_status)
+
+
+def _instruments(request: Request) -> Instruments:
+    context: ApiContext = request.app.state.context
+    return context.service.instruments
 
 
 def _operation(request: Request) -> str:
@@ -131,17 +141,18 @@ def _operation(request: Request) -> str:
     return name.replace("_", " ") if name else f"{request.method} {request.url.path}"[:200]
 
 
-async def _venus_error(_request: Request, error: Exception) -> JSONResponse:
+async def _venus_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, VenusError)
     if isinstance(error, InternalError):
         _LOG.error("%s", error, exc_info=error)
-    return _answer(error)
+    return _answer(_instruments(request), error)
 
 
 async def _validation_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first: dict[str, Any] = error.errors()[0]
-    return _answer(refusal(_operation(request), first.get("loc", ()), str(first.get("msg", ""))))
+    refused = refusal(_operation(request), first.get("loc", ()), str(first.get("msg", "")))
+    return _answer(_instruments(request), refused)
 
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:
@@ -150,30 +161,32 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
     body = error_class(
         str(error.detail), operation=_operation(request), object=request.url.path[:200]
     )
+    _instruments(request).note_error(body)
     return JSONResponse(body.to_json(), error.status_code, error.headers)
 
 
 async def _client_gone(request: Request, _error: Exception) -> JSONResponse:
     # Nobody reads this; it is here so that a cut upload is not logged as a fault.
-    return _answer(InvalidRequest("the request was cut", operation=_operation(request)))
+    cut = InvalidRequest("the request was cut", operation=_operation(request))
+    return _answer(_instruments(request), cut)
 
 
 async def _unexpected_error(request: Request, error: Exception) -> JSONResponse:
-    return _answer(
-        InternalError(
-            "the daemon failed",
-            operation=_operation(request),
-            object=request.url.path[:200],
-            cause=f"{type(error).__name__}: {error}"[:500],
-        )
+    failed = InternalError(
+        "the daemon failed",
+        operation=_operation(request),
+        object=request.url.path[:200],
+        cause=f"{type(error).__name__}: {error}"[:500],
     )
+    return _answer(_instruments(request), failed)
 
 
 class _PeerGate:
     """Lets nobody in of whom the kernel does not say that he may, whatever he asks for."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, instruments: Instruments) -> None:
         self._app = app
+        self._instruments = instruments
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -181,7 +194,7 @@ class _PeerGate:
         try:
             require_allowed(scope["state"].get("peer"))
         except VenusError as error:
-            await _answer(error)(scope, receive, send)
+            await _answer(self._instruments, error)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 

@@ -75,6 +75,7 @@ class ExecShortcut:
             begun = await begin
         except Exception as error:
             answer = _known(error, where)
+            self._context.service.instruments.note_error(answer)
             # The rest of what has not come in time is not waited for.
             headers = {"connection": "close"} if isinstance(answer, OperationTimeout) else None
             response = JSONResponse(answer.to_json(), answer.http_status, headers)

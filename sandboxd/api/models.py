@@ -164,9 +164,12 @@ class Counters(Body):
         default=0, description="creates that found a sandbox which was launched ahead"
     )
     snapshots: int = 0
+    templates_evicted: int = Field(default=0, description="idle ones, for room in the pool")
     sandboxes_destroyed: int = 0
     sandboxes_adopted: int = 0
     creates_failed: int = 0
+    creates_queued: int = Field(default=0, description="that had to wait for their turn")
+    creates_refused: int = Field(default=0, description="that were not admitted")
     execs_started: int = Field(default=0, description="programs; file operations not counted")
     execs_failed: int = 0
     file_operations: int = 0

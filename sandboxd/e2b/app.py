@@ -21,6 +21,7 @@ from sandboxd.e2b.keys import ApiKeys
 from sandboxd.e2b.refusals import error_body, http_status, unexpected
 from sandboxd.e2b.snapshots import SnapshotRoutes
 from sandboxd.errors import VenusError
+from sandboxd.metrics.instruments import Instruments
 
 _LOG = logging.getLogger("sandboxd")
 
@@ -31,16 +32,20 @@ def build_e2b_app(context: ApiContext, keys: ApiKeys) -> ASGIApp:
         routes=[*SandboxRoutes(context).routes(), *SnapshotRoutes(context).routes()],
         exception_handlers={VenusError: _venus_error, HTTPException: _http_error},
     )
-    return E2bApp(control, Envd(context.service, keys), keys)
+    control.state.instruments = context.service.instruments
+    return E2bApp(control, Envd(context.service, keys), keys, context.service.instruments)
 
 
 class E2bApp:
     """Tells the two kinds of requests apart, and answers whatever goes wrong."""
 
-    def __init__(self, control: ASGIApp, envd: Envd, keys: ApiKeys) -> None:
+    def __init__(
+        self, control: ASGIApp, envd: Envd, keys: ApiKeys, instruments: Instruments
+    ) -> None:
         self._control = control
         self._envd = envd
         self._keys = keys
+        self._instruments = instruments
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -62,6 +67,7 @@ class E2bApp:
             if not isinstance(error, VenusError):
                 _LOG.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
                 error = unexpected(error, f"{scope['method']} {scope['path']}"[:200])
+            self._instruments.note_error(error)
             await http.refuse(send, error)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -83,8 +89,10 @@ class E2bApp:
         await self._control({**scope, "state": state}, receive, send)
 
 
-async def _venus_error(_request: HttpRequest, error: Exception) -> Response:
+async def _venus_error(request: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, VenusError)
+    instruments: Instruments = request.app.state.instruments
+    instruments.note_error(error)
     status = http_status(error)
     return Response(error_body(status, str(error)), status, media_type="application/json")
 

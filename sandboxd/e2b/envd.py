@@ -131,7 +131,8 @@ class Envd:
         try:
             call = self._checked_call(sandbox, request)
         except (ConnectError, InvalidRequest) as error:
-            await rpc.refuse(request, send, rpc.as_connect_error(error, request.path))
+            refused = rpc.as_connect_error(error, request.path, self._service)
+            await rpc.refuse(request, send, refused)
             return
         await rpc.serve(procedure, call, request, send)
 

@@ -132,7 +132,7 @@ async def _serve_unary(
     except ClientGone:
         return
     except Exception as error:
-        await _answer_error(send, as_connect_error(error, request.path))
+        await _answer_error(send, as_connect_error(error, request.path, call.service))
         return
     kind = connect.content_type(codec, stream=False)
     await answer(send, 200, encoded, content_type=kind)
@@ -152,7 +152,7 @@ async def _serve_client_stream(
     except ClientGone:
         return
     except Exception as error:
-        failure = as_connect_error(error, request.path)
+        failure = as_connect_error(error, request.path, call.service)
     body += connect.last_envelope(failure)
     await answer(send, 200, body, content_type=connect.content_type(codec, stream=True))
 
@@ -167,7 +167,7 @@ async def _serve_server_stream(
     except ClientGone:
         return
     except Exception as error:
-        failure = as_connect_error(error, request.path)
+        failure = as_connect_error(error, request.path, call.service)
         await answer(
             send,
             200,
@@ -180,7 +180,7 @@ async def _serve_server_stream(
     try:
         await procedure.run(call, message, stream)
     except Exception as error:
-        failure = as_connect_error(error, request.path)
+        failure = as_connect_error(error, request.path, call.service)
     finally:
         client.close()
     if not client.gone:
@@ -230,16 +230,19 @@ async def _encoded(codec: Codec, message: Message) -> bytes:
     return await asyncio.to_thread(codec.encode, message)
 
 
-def as_connect_error(error: Exception, path: str) -> ConnectError:
+def as_connect_error(error: Exception, path: str, service: SandboxService) -> ConnectError:
     """The answer to a call that ended with this exception."""
     if isinstance(error, ConnectError):
         return error
     if isinstance(error, VenusError):
+        service.instruments.note_error(error)
         return connect_error(error)
     if isinstance(error, TimeoutError):
         return ConnectError(Code.DEADLINE_EXCEEDED, "the call took too long")
     _LOG.error("%s failed", path, exc_info=error)
-    return connect_error(unexpected(error, path[:200]))
+    failed = unexpected(error, path[:200])
+    service.instruments.note_error(failed)
+    return connect_error(failed)
 
 
 async def _answer_error(send: Send, error: ConnectError) -> None:

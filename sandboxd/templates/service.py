@@ -220,6 +220,7 @@ class TemplateService:
         for template in named:
             if template.template_id in eviction.template_ids:
                 _LOG.info("evicted template %s: the page pool is full", template.template_id)
+                self._service.counters.templates_evicted += 1
                 await self.remove(template)
         self._untrack(eviction.template_ids)
 
@@ -243,6 +244,7 @@ class TemplateService:
         self, sandbox: LiveSandbox, labels: Mapping[str, str], wish: CaptureWish
     ) -> Template:
         sandbox.require_running(OPERATION)
+        began = time.perf_counter()
         # The slot first: nothing waits for the gate of a sandbox whose turn has not come.
         async with (
             self._slots,
@@ -263,6 +265,7 @@ class TemplateService:
                     await self._release(work.result().template_id)
                 raise
         self._service.counters.snapshots += 1
+        self._service.instruments.snapshot.observe(time.perf_counter() - began)
         return await self._with_few_layers(template)
 
     async def _with_few_layers(self, template: Template) -> Template:

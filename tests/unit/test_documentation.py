@@ -13,6 +13,10 @@ from sandboxd.api import app, bounded_protocol, models, models_templates, server
 from sandboxd.bounds import MIN_LEASE_TTL_S
 from sandboxd.config import Config
 from sandboxd.errors import ERROR_CLASSES
+from sandboxd.metrics.counters import ServiceCounters
+from sandboxd.metrics.families import families
+from sandboxd.metrics.instruments import Instruments
+from tests.unit.test_metrics import FIGURES
 
 ROOT = Path(__file__).parents[2]
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
@@ -71,6 +75,13 @@ def test_every_bound_is_documented_as_it_is() -> None:
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Config)])
 def test_every_setting_is_documented(name: str) -> None:
     assert re.search(rf"`{name}`", OPERATIONS), f"docs/operations.md does not mention {name}"
+
+
+def test_every_metric_is_documented_and_no_other() -> None:
+    table = [row[0] for row in rows("Metrics")]
+    assert set(re.findall(r"`(\w+)`", " ".join(table))) == {
+        family.name for family in families(FIGURES, vars(ServiceCounters()), Instruments())
+    }
 
 
 def test_every_row_of_the_faults_names_a_test_that_there_is() -> None:
