@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -28,9 +29,11 @@ from sandboxd.api import (
     routes_templates,
 )
 from sandboxd.api.context import ApiContext
-from sandboxd.api.exec_shortcut import ExecShortcut
+from sandboxd.api.exec_shortcut import exec_command, run_command
 from sandboxd.api.peer import require_allowed
 from sandboxd.api.refusal import refusal
+from sandboxd.api.sandbox_shortcuts import create_sandbox, destroy_sandbox
+from sandboxd.api.shortcuts import Shortcut, Shortcuts
 from sandboxd.errors import (
     InternalError,
     InvalidRequest,
@@ -48,7 +51,14 @@ _ERROR_SCHEMA = "#/components/schemas/ErrorBody"
 _ROUTING_ERRORS = {404: NotFound, 413: TooLarge, 504: OperationTimeout}
 _ANSWERS_TO_BODIES = {"413": "Content Too Large", "504": "Gateway Timeout"}
 # These read their bodies themselves, with bounds of their own.
-_STREAMING_SUFFIXES = ("/stdin", "/files", "/files/tar")
+_STREAMING_SUFFIXES = ("/stdin", "/files", "/files/tar", "/exec", "/run")
+_ONE_SANDBOX = "/v1/sandboxes/([^/]+)"
+SHORTCUTS = (
+    Shortcut("POST", re.compile(f"{_ONE_SANDBOX}/exec"), "exec", exec_command),
+    Shortcut("POST", re.compile("/v1/run"), "exec", run_command),
+    Shortcut("POST", re.compile("/v1/sandboxes"), "create sandbox", create_sandbox),
+    Shortcut("DELETE", re.compile(_ONE_SANDBOX), "destroy sandbox", destroy_sandbox),
+)
 
 
 def build_app(context: ApiContext) -> ASGIApp:
@@ -61,7 +71,7 @@ def build_app(context: ApiContext) -> ASGIApp:
     app.add_exception_handler(ClientDisconnect, _client_gone)
     app.add_exception_handler(Exception, _unexpected_error)
     timeout_s = context.service.config.request_timeout_s
-    served = ExecShortcut(_BodyLimit(app, timeout_s), context)
+    served = _BodyLimit(Shortcuts(app, context, SHORTCUTS), timeout_s)
     return _PeerGate(served, context.service.instruments)
 
 

@@ -1,7 +1,7 @@
 """Routes of commands in a sandbox.
 
-Starting one is answered by `ExecShortcut`, before the framework sees the request. The routes here
-for it, `exec_command` and `run`, are what the OpenAPI document shows.
+Starting one is answered by a shortcut, before the framework sees the request. The routes here for
+it, `exec_command` and `run`, are what the OpenAPI document shows.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _FRAMES: dict[str, Any] = {CONTENT_TYPE_FRAMES: {"schema": {"type": "string", "f
 )
 async def exec_command(sandbox_id: str) -> Response:
     """Run a command; its output comes as frames, as it is written."""
-    raise AssertionError(f"exec in {sandbox_id} passed by ExecShortcut")
+    raise AssertionError(f"exec in {sandbox_id} passed by its shortcut")
 
 
 @run_router.post(
@@ -95,7 +95,7 @@ async def exec_command(sandbox_id: str) -> Response:
 async def run_command() -> Response:
     """Make a sandbox and run a command in it: create and exec in one request. A sandbox in which
     the command does not start is removed."""
-    raise AssertionError("run passed by ExecShortcut")
+    raise AssertionError("run passed by its shortcut")
 
 
 @router.post(

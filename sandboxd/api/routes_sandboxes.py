@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
@@ -66,8 +67,18 @@ async def create_sandbox(
     body: models.CreateSandboxRequest, request: Request, context: Context, peer: CurrentPeer
 ) -> Response:
     """Create a sandbox of an image or of a template; it runs when this answers."""
-    sandbox = await new_sandbox(context, peer.uid, body)
-    if await request.is_disconnected():
+    return await created_sandbox(context, peer.uid, body, request.state.has_left)
+
+
+async def created_sandbox(
+    context: ApiContext,
+    tenant_uid: int,
+    body: models.CreateSandboxRequest,
+    has_left: Callable[[], bool],
+) -> Response:
+    """The answer to a create."""
+    sandbox = await new_sandbox(context, tenant_uid, body)
+    if has_left():
         # Nobody will ever learn its id.
         await context.service.destroy(sandbox)
     return created(sandbox_info(sandbox))
@@ -131,7 +142,12 @@ async def get_sandbox(sandbox_id: str, context: Context, peer: CurrentPeer) -> m
 )
 async def destroy_sandbox(sandbox_id: str, context: Context, peer: CurrentPeer) -> None:
     """End it; when this answers, nothing of it is left."""
-    sandbox = context.service.population.find(peer.uid, sandbox_id, "destroy sandbox")
+    await destroy(context, peer.uid, sandbox_id)
+
+
+async def destroy(context: ApiContext, tenant_uid: int, sandbox_id: str) -> None:
+    """Find it and end it."""
+    sandbox = context.service.population.find(tenant_uid, sandbox_id, "destroy sandbox")
     await context.service.destroy(sandbox)
 
 

@@ -83,7 +83,7 @@ async def fork_template(
 
 
 async def _answer(context: ApiContext, request: Request, made: list[LiveSandbox]) -> Response:
-    if await request.is_disconnected():
+    if request.state.has_left():
         # Nobody will ever learn their ids.
         for sandbox in made:
             await context.service.destroy(sandbox)
