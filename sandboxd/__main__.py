@@ -2,7 +2,7 @@
 
 SIGTERM or SIGINT: sandboxes are destroyed, the storage is unmounted, the run directory is removed,
 exit status 0. `kill -9` leaves sandboxes running, and templates with the pool keeper; the next
-start adopts or removes them.
+start adopts or removes them. With `on_stop = "keep"` SIGTERM and SIGINT leave them, too.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import socket
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import uvloop
 
@@ -41,6 +42,7 @@ from sandboxd.launch import Launcher
 from sandboxd.recovery import RunLock
 from sandboxd.scheduling import shorten_slice
 from sandboxd.service import SandboxService
+from sandboxd.systemd.manager import ServiceManager, hand_over
 from sandboxd.takeover import take_over
 from sandboxd.templates.build import TemplateBuilder
 from sandboxd.templates.service import TemplateService
@@ -72,8 +74,9 @@ def locked(directory: Path, mode: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def run_dir(config: Config) -> Iterator[None]:
-    """The run directory, made and held; removed at the end unless sandboxes are left in it."""
+def run_dir(config: Config, *, own_socket: bool) -> Iterator[None]:
+    """The run directory, made and held; removed at the end unless sandboxes are left in it, or a
+    socket that is not the daemon's own."""
     try:
         # Traversable by all, because members of the socket's group must reach the socket.
         with locked(config.run_dir, 0o755):
@@ -81,7 +84,8 @@ def run_dir(config: Config) -> Iterator[None]:
             config.root_mountpoint.mkdir(mode=0o755, exist_ok=True)
             try:
                 yield
-                config.socket_path.unlink(missing_ok=True)
+                if own_socket:
+                    config.socket_path.unlink(missing_ok=True)
             finally:
                 if not any(config.sandboxes_dir.iterdir()):
                     config.sandboxes_dir.rmdir()
@@ -128,17 +132,24 @@ def metrics_entry(config: Config) -> socket.socket | None:
     return listener
 
 
-def reload_keys(keys: ApiKeys) -> None:
-    """On SIGHUP. A file that is refused leaves the keys as they were."""
-    try:
-        keys.load()
-        _LOG.info("E2B clients: %d keys", len(keys))
-    except VenusError as error:
-        _LOG.error("%s", error)
+def reload(manager: ServiceManager, e2b: E2bEntry | None) -> None:
+    """On SIGHUP: the keys of E2B's clients. A file that is refused leaves them as they were."""
+    manager.tell_reloading()
+    if e2b is not None:
+        try:
+            e2b[0].load()
+            _LOG.info("E2B clients: %d keys", len(e2b[0]))
+        except VenusError as error:
+            _LOG.error("%s", error)
+    manager.tell("READY=1")
 
 
 async def serve(
-    config: Config, launcher: Launcher, e2b: E2bEntry | None, metrics: socket.socket | None
+    config: Config,
+    launcher: Launcher,
+    e2b: E2bEntry | None,
+    metrics: socket.socket | None,
+    manager: ServiceManager,
 ) -> None:
     """From recovery to the last sandbox's removal."""
     service = SandboxService(config, launcher)
@@ -159,22 +170,17 @@ async def serve(
         imports=imports,
     )
     timeout_s = config.request_timeout_s
-    server = build_server(
-        build_app(context),
-        bind_socket(config.socket_path, socket_gid),
-        socket_gid=socket_gid,
-        timeout_s=timeout_s,
-    )
-    servers = [server]
-    loop = asyncio.get_running_loop()
+    app = build_app(context)
+    listener = manager.listener or bind_socket(config.socket_path, socket_gid)
+    servers = [build_server(app, listener, socket_gid=socket_gid, timeout_s=timeout_s)]
     if e2b is not None:
-        keys, listener = e2b
-        e2b_app = build_e2b_app(context, keys)
-        servers.append(build_e2b_server(e2b_app, listener, timeout_s=timeout_s))
-        loop.add_signal_handler(signal.SIGHUP, reload_keys, keys)
+        e2b_app = build_e2b_app(context, e2b[0])
+        servers.append(build_e2b_server(e2b_app, e2b[1], timeout_s=timeout_s))
     if metrics is not None:
         metrics_app = build_metrics_app(context)
         servers.append(build_metrics_server(metrics_app, metrics, timeout_s=timeout_s))
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, reload, manager, e2b)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -183,7 +189,17 @@ async def serve(
     for each in servers:
         await each.ready.wait()
     _LOG.info("serving on %s", config.socket_path)
+    manager.tell("READY=1")
+    alive = asyncio.ensure_future(
+        manager.keep_alive(
+            lambda: f"{len(service.population)} sandboxes, {len(templates.store)} templates"
+        )
+    )
     await asyncio.wait((*serving, stopping), return_when=asyncio.FIRST_COMPLETED)
+    alive.cancel()
+    manager.tell("STOPPING=1")
+    if config.on_stop == "keep" and (len(service.population) or len(templates.store)):
+        leave(f"{len(service.population)} sandboxes and {len(templates.store)} templates")
     _LOG.info("stopping")
     launcher.images.stop()
     await service.close(creation.standing.close, templates.close)
@@ -193,6 +209,14 @@ async def serve(
     await asyncio.gather(*serving)
     stopping.cancel()
     await asyncio.to_thread(imports.close)
+
+
+def leave(what: str) -> NoReturn:
+    """End as a killed daemon does: everything lives on, and the next start finds it. To close
+    connections first would end the commands of the clients at them."""
+    _LOG.info("leaving %s to the next daemon", what)
+    logging.shutdown()
+    os._exit(0)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -208,16 +232,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print("sandboxd: must run as root, to make namespaces and groups", file=sys.stderr)
             return 1
         # First, because they may be refused; until they are served, clients wait.
+        manager = hand_over(os.environ, os.getpid())
         e2b, metrics = e2b_entry(config), metrics_entry(config)
         shorten_slice()
         raise_descriptor_limit()
         raise_pipe_limit(config.max_sandboxes)
         with (
-            run_dir(config),
+            run_dir(config, own_socket=manager.listener is None),
             locked(config.state_dir, 0o700),
             prepared_launcher(config) as launcher,
         ):
-            uvloop.run(serve(config, launcher, e2b, metrics))
+            uvloop.run(serve(config, launcher, e2b, metrics, manager))
     except VenusError as error:
         print(f"sandboxd: {error}", file=sys.stderr)
         return 1

@@ -28,6 +28,7 @@ _MAX_RUN_DIR_BYTES = 64
 _LOWEST_ID_BASE = 1 << 16
 
 StorageBackend = Literal["auto", "btrfs", "plain"]
+OnStop = Literal["destroy", "keep"]
 _MAY_BE_ZERO = frozenset({"standing_sandboxes"})
 
 
@@ -42,7 +43,10 @@ class Config:
     socket_group: str = "venus"
     """Members may use the socket; where the group does not exist, only root may."""
     cgroup_parent: str = "venus"
-    """Name of the group under which all sandboxes' groups stand, in every hierarchy."""
+    """Path of the group under which all sandboxes' groups stand, in every hierarchy."""
+
+    on_stop: OnStop = "destroy"
+    """What SIGTERM does with sandboxes and templates: `keep` leaves them to the next daemon."""
 
     id_base: int = 1 << 30
     """First host id of the first tenant's range of 65536."""
@@ -144,8 +148,8 @@ class Config:
                 raise _wrong(name, getattr(self, name), "must be an absolute path")
         if len(os.fsencode(self.run_dir)) > _MAX_RUN_DIR_BYTES:
             raise _wrong("run_dir", self.run_dir, f"longer than {_MAX_RUN_DIR_BYTES} bytes")
-        if "/" in self.cgroup_parent or self.cgroup_parent in ("", ".", ".."):
-            raise _wrong("cgroup_parent", self.cgroup_parent, "must be one path component")
+        if not set(self.cgroup_parent.split("/")).isdisjoint({"", ".", ".."}):
+            raise _wrong("cgroup_parent", self.cgroup_parent, "must be a path below the hierarchy")
 
     @property
     def unprivileged_id(self) -> int:

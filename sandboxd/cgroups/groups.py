@@ -11,6 +11,10 @@ import os
 from dataclasses import dataclass
 from typing import Protocol
 
+CPU_PERIOD_US = 100_000
+"""The kernel's own, in both versions."""
+_MINIMUM_QUOTA_US = 1_000
+
 
 @dataclass(frozen=True)
 class CgroupLimits:
@@ -19,6 +23,11 @@ class CgroupLimits:
     memory_bytes: int
     pids: int
     cpu_cores: float
+
+    @property
+    def cpu_quota_us(self) -> int:
+        """In each `CPU_PERIOD_US`."""
+        return max(_MINIMUM_QUOTA_US, round(self.cpu_cores * CPU_PERIOD_US))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,11 +16,16 @@ class Hierarchies:
     v1: Mapping[str, Path]
     """Version 1 controller → mount point."""
     unified: Path | None
-    """The version 2 hierarchy, with whatever controllers version 1 has left to it."""
+    """The version 2 hierarchy."""
+    controllers: frozenset[str] = frozenset()
+    """What it has of them: those that version 1 has left to it."""
 
 
-def read_hierarchies(mounts: Iterable[Mount]) -> Hierarchies:
-    """The hierarchies among `mounts`; a later mount on the same place hides the earlier one."""
+def read_hierarchies(
+    mounts: Iterable[Mount], controllers_of: Callable[[Path], Iterable[str]]
+) -> Hierarchies:
+    """The hierarchies among `mounts`; a later mount on the same place hides the earlier one.
+    `controllers_of` tells those of a version 2 hierarchy."""
     v1: dict[str, Path] = {}
     unified: Path | None = None
     for mount in mounts:
@@ -32,4 +37,4 @@ def read_hierarchies(mounts: Iterable[Mount]) -> Hierarchies:
         elif mount.filesystem == "cgroup":
             for option in mount.super_options:
                 v1[option] = Path(mount.target)
-    return Hierarchies(v1, unified)
+    return Hierarchies(v1, unified, frozenset(controllers_of(unified) if unified else ()))

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.cgroups import ExecCgroup, choose_backend
+from sandboxd.cgroups import CgroupLimits, ExecCgroup, choose_backend, unified
 from sandboxd.cgroups.hierarchies import Hierarchies, read_hierarchies
 from sandboxd.cgroups.hybrid import REQUIRED_CONTROLLERS, HybridBackend
+from sandboxd.cgroups.unified import UnifiedBackend
 from sandboxd.errors import Unsupported
 from sandboxd.storage.mounts import parse_mountinfo
 
@@ -28,19 +29,40 @@ VERSION_2 = "31 23 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n"
 PART_OF_ONE = "50 27 0:32 /docker/x /inner/memory rw - cgroup cgroup rw,memory\n"
 
 
+def controllers_of(mount: Path) -> list[str]:
+    return {
+        "/sys/fs/cgroup/unified": ["hugetlb"],
+        "/sys/fs/cgroup": ["cpuset", "cpu", "io", "memory", "pids"],
+    }[str(mount)]
+
+
 def test_hybrid_layout() -> None:
-    found = read_hierarchies(parse_mountinfo(HYBRID + PART_OF_ONE))
+    found = read_hierarchies(parse_mountinfo(HYBRID + PART_OF_ONE), controllers_of)
     assert found.v1["cpu"] == found.v1["cpuacct"] == Path("/sys/fs/cgroup/cpu,cpuacct")
     assert found.v1["memory"] == Path("/sys/fs/cgroup/memory")
     assert found.unified == Path("/sys/fs/cgroup/unified")
     assert isinstance(choose_backend(found, "venus"), HybridBackend)
 
 
-def test_version_2_alone_is_refused_with_the_reason() -> None:
-    found = read_hierarchies(parse_mountinfo(VERSION_2))
-    assert found == Hierarchies({}, Path("/sys/fs/cgroup"))
-    with pytest.raises(Unsupported, match="version 2 hierarchy alone"):
-        choose_backend(found, "venus")
+def test_version_2_alone() -> None:
+    found = read_hierarchies(parse_mountinfo(VERSION_2), controllers_of)
+    assert found.v1 == {}
+    assert found.unified == Path("/sys/fs/cgroup")
+    assert isinstance(choose_backend(found, "venus"), UnifiedBackend)
+
+
+@pytest.mark.parametrize("missing", unified.REQUIRED_CONTROLLERS)
+def test_a_missing_controller_of_version_2_is_named(missing: str) -> None:
+    controllers = frozenset(unified.REQUIRED_CONTROLLERS) - {missing}
+    with pytest.raises(Unsupported, match=rf"no version 1 .*no controller {missing}$"):
+        choose_backend(Hierarchies({}, Path("/x"), controllers), "venus")
+
+
+@pytest.mark.parametrize(
+    ("cores", "quota_us"), [(1.0, 100_000), (0.25, 25_000), (2.5, 250_000), (0.0001, 1_000)]
+)
+def test_cores_as_quota(cores: float, quota_us: int) -> None:
+    assert CgroupLimits(1, 1, cores).cpu_quota_us == quota_us
 
 
 @pytest.mark.parametrize("missing", REQUIRED_CONTROLLERS)

@@ -1,0 +1,1 @@
+"""Running under systemd: what it is told and asks (`manager`), and its units (`install`)."""
