@@ -8,6 +8,7 @@ import json
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from sandboxd.api.joined_writes import JoinedWrites
 from sandboxd.errors import InvalidRequest, OperationTimeout, TooLarge, VenusError
 
 # The parser keeps a request's line and headers until the last of them has come.
@@ -22,6 +23,7 @@ class BoundedProtocol(HttpToolsProtocol):
     timeout_s = 30.0
     """For a head to come, from its first byte, the first one from the connection on; and for some
     of a large answer to be read."""
+    _joined: JoinedWrites
     _in_head = False
     _head_bytes = 0
     _heads_begun = 0
@@ -29,7 +31,8 @@ class BoundedProtocol(HttpToolsProtocol):
     _unread_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        self._joined = JoinedWrites(transport, self.loop)
+        super().connection_made(self._joined)
         self._head_timer = self.loop.call_later(self.timeout_s, self._on_head_timeout)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -46,6 +49,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_head = False
         self._stop_head_timer()
         super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        self._joined.flush()
+        super().on_response_complete()
 
     def data_received(self, data: bytes) -> None:
         was_in_head, self._heads_begun = self._in_head, 0
