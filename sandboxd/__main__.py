@@ -39,6 +39,8 @@ from sandboxd.host_limits import raise_descriptor_limit, raise_pipe_limit
 from sandboxd.images.queue import ImportQueue
 from sandboxd.keeper import PoolKeeper
 from sandboxd.launch import Launcher
+from sandboxd.logs.lives import log_lives
+from sandboxd.logs.setup import set_up
 from sandboxd.recovery import RunLock
 from sandboxd.scheduling import shorten_slice
 from sandboxd.service import SandboxService
@@ -153,6 +155,8 @@ async def serve(
 ) -> None:
     """From recovery to the last sandbox's removal."""
     service = SandboxService(config, launcher)
+    labels = [each.strip() for each in config.log_labels.split(",")]
+    logging_lives = asyncio.ensure_future(log_lives(service.population.events, labels))
     creation = Creation(service, launcher)
     templates = TemplateService(service, creation, launcher, PoolKeeper(config.keeper_dir))
     await take_over(service)
@@ -207,6 +211,7 @@ async def serve(
     for each in servers:
         each.should_exit = True
     await asyncio.gather(*serving)
+    await logging_lives
     stopping.cancel()
     await asyncio.to_thread(imports.close)
 
@@ -223,11 +228,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the daemon; the exit status."""
     try:
         config = parse_arguments(sys.argv[1:] if arguments is None else arguments)
-        logging.basicConfig(
-            level=config.log_level.upper(),
-            format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-            stream=sys.stderr,
-        )
+        set_up(config)
         if os.geteuid() != 0:
             print("sandboxd: must run as root, to make namespaces and groups", file=sys.stderr)
             return 1

@@ -132,6 +132,9 @@ class Config:
     """HOST:PORT on which the metrics, and nothing else, are served to anybody; empty: only on the
     daemon's own socket."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"
+    log_labels: str = "venusrl-run,group,trajectory"
+    """Names of those labels of a sandbox that its lines have, with commas between them."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

@@ -15,6 +15,7 @@ from sandboxd.bounds import CreateOptions, checked_limits, checked_ttl
 from sandboxd.errors import ForkFailed, LimitExceeded, OperationTimeout, VenusError
 from sandboxd.launch import Launcher
 from sandboxd.lifecycle import EndReason, Event, State
+from sandboxd.logs.fields import about
 from sandboxd.metrics.instruments import EMPTY, HIT
 from sandboxd.preparation import Preparation, Prepared, new_id
 from sandboxd.registry import SandboxRecord
@@ -276,7 +277,8 @@ class Creation:
 
     async def _failed(self, sandbox: LiveSandbox, error: BaseException) -> None:
         if isinstance(error, VenusError):
-            _LOG.warning("create %s failed: %s", sandbox.sandbox_id, error)
+            extra = about(sandbox=sandbox.sandbox_id, tenant=sandbox.tenant_uid)
+            _LOG.warning("create %s failed: %s", sandbox.sandbox_id, error, extra=extra)
         if sandbox.state is State.CREATING:
             sandbox.apply(Event.CREATE_FAILED, EndReason.CREATE_FAILED)
             await self._service.finish(sandbox)

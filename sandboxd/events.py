@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sandboxd.errors import LimitExceeded
+from sandboxd.logs.fields import request_id
 
 CAPACITY = 10_000
 MAX_FOLLOWERS_PER_TENANT = 64
@@ -34,6 +35,11 @@ class SandboxEvent:
     tenant_uid: int
     labels: Mapping[str, str]
     details: Mapping[str, Any] = field(default_factory=dict)
+    lease: str = ""
+    template: str = ""
+    """What it was made from."""
+    request_id: str = ""
+    """Of the request that the code which told of it was begun by."""
 
     def to_json(self) -> dict[str, Any]:
         """As a line of the stream has it."""
@@ -78,9 +84,23 @@ class EventLog:
         tenant_uid: int,
         labels: Mapping[str, str],
         details: Mapping[str, Any],
+        *,
+        lease: str = "",
+        template: str = "",
     ) -> None:
         """Something happened now."""
-        event = SandboxEvent(self._next, time.time(), kind, sandbox_id, tenant_uid, labels, details)
+        event = SandboxEvent(
+            self._next,
+            time.time(),
+            kind,
+            sandbox_id,
+            tenant_uid,
+            labels,
+            details,
+            lease,
+            template,
+            request_id.get(),
+        )
         self._ring[self._next % len(self._ring)] = event
         self._next += 1
         self._wake()

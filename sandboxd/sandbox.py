@@ -107,8 +107,15 @@ class LiveSandbox:
     def tell(self, kind: str, **details: object) -> None:
         """Whoever follows its events. Of one that is not on record yet nobody knows."""
         if self.record is not None:
-            labels = self.record.labels
-            self.events.emit(kind, self.sandbox_id, self.tenant_uid, labels, details)
+            self.events.emit(
+                kind,
+                self.sandbox_id,
+                self.tenant_uid,
+                self.record.labels,
+                details,
+                lease=self.record.lease,
+                template=self.record.template,
+            )
 
     def apply(self, event: Event, reason: EndReason | None = None) -> None:
         """Step the state machine; the first reason for an end is the one that is kept."""

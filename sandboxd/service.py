@@ -26,6 +26,7 @@ from sandboxd.init_link import InitLink, LinkClosed
 from sandboxd.launch import LaunchedSandbox, Launcher, Usage
 from sandboxd.leases import Leases
 from sandboxd.lifecycle import EndReason, Event, State
+from sandboxd.logs.fields import about
 from sandboxd.metrics.counters import ServiceCounters
 from sandboxd.metrics.instruments import Instruments
 from sandboxd.population import Population
@@ -156,7 +157,8 @@ class SandboxService:
                 reason = EndReason.OOM
                 sandbox.tell("oom", exec_id=None)
                 self.counters.oom_kills += 1
-        _LOG.warning("init of %s died: %s", sandbox.sandbox_id, reason.value)
+        extra = about(sandbox=sandbox.sandbox_id, tenant=sandbox.tenant_uid, reason=reason.value)
+        _LOG.warning("init of %s died: %s", sandbox.sandbox_id, reason.value, extra=extra)
         sandbox.apply(Event.INIT_DIED, reason)
         self._begin_take_down(sandbox)
 
@@ -303,4 +305,5 @@ def _died_at_start(sandbox_id: str) -> InternalError:
 
 def _log_failure(sandbox_id: str, task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        _LOG.error("remove %s: %s", sandbox_id, error, exc_info=error)
+        extra = about(sandbox=sandbox_id)
+        _LOG.error("remove %s: %s", sandbox_id, error, exc_info=error, extra=extra)

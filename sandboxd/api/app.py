@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 from typing import Any
 
@@ -30,8 +29,10 @@ from sandboxd.api import (
 )
 from sandboxd.api.context import ApiContext
 from sandboxd.api.exec_shortcut import exec_command, run_command
+from sandboxd.api.failure import failed_answer
 from sandboxd.api.peer import require_allowed
 from sandboxd.api.refusal import refusal
+from sandboxd.api.request_ids import name_request
 from sandboxd.api.sandbox_shortcuts import create_sandbox, destroy_sandbox
 from sandboxd.api.shortcuts import Shortcut, Shortcuts
 from sandboxd.errors import (
@@ -44,7 +45,6 @@ from sandboxd.errors import (
 )
 from sandboxd.metrics.instruments import Instruments
 
-_LOG = logging.getLogger("sandboxd")
 MAX_JSON_BODY_BYTES = 4 << 20
 _ERROR_SCHEMA = "#/components/schemas/ErrorBody"
 # What the framework itself answers; a wrong method (405) is an invalid request.
@@ -135,14 +135,9 @@ def _document(app: FastAPI) -> dict[str, Any]:
     return app.openapi_schema
 
 
-def _answer(instruments: Instruments, error: VenusError) -> JSONResponse:
-    instruments.note_error(error)
-    return JSONResponse(error.to_json(), status_code=error.http_status)
-
-
-def _instruments(request: Request) -> Instruments:
+def _answer(request: Request, error: VenusError, **how: Any) -> JSONResponse:
     context: ApiContext = request.app.state.context
-    return context.service.instruments
+    return failed_answer(context.service.instruments, request.scope, error, **how)
 
 
 def _operation(request: Request) -> str:
@@ -153,16 +148,14 @@ def _operation(request: Request) -> str:
 
 async def _venus_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, VenusError)
-    if isinstance(error, InternalError):
-        _LOG.error("%s", error, exc_info=error)
-    return _answer(_instruments(request), error)
+    return _answer(request, error)
 
 
 async def _validation_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first: dict[str, Any] = error.errors()[0]
     refused = refusal(_operation(request), first.get("loc", ()), str(first.get("msg", "")))
-    return _answer(_instruments(request), refused)
+    return _answer(request, refused)
 
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:
@@ -171,14 +164,13 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
     body = error_class(
         str(error.detail), operation=_operation(request), object=request.url.path[:200]
     )
-    _instruments(request).note_error(body)
-    return JSONResponse(body.to_json(), error.status_code, error.headers)
+    return _answer(request, body, status=error.status_code, headers=error.headers)
 
 
 async def _client_gone(request: Request, _error: Exception) -> JSONResponse:
     # Nobody reads this; it is here so that a cut upload is not logged as a fault.
     cut = InvalidRequest("the request was cut", operation=_operation(request))
-    return _answer(_instruments(request), cut)
+    return _answer(request, cut)
 
 
 async def _unexpected_error(request: Request, error: Exception) -> JSONResponse:
@@ -188,7 +180,7 @@ async def _unexpected_error(request: Request, error: Exception) -> JSONResponse:
         object=request.url.path[:200],
         cause=f"{type(error).__name__}: {error}"[:500],
     )
-    return _answer(_instruments(request), failed)
+    return _answer(request, failed)
 
 
 class _PeerGate:
@@ -201,10 +193,11 @@ class _PeerGate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
+        name_request(scope["headers"])
         try:
             require_allowed(scope["state"].get("peer"))
         except VenusError as error:
-            await _answer(self._instruments, error)(scope, receive, send)
+            await failed_answer(self._instruments, scope, error)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 

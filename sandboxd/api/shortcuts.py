@@ -7,18 +7,15 @@ framework's own is what a refused body is answered: such a request is handed on 
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sandboxd.api.context import ApiContext
+from sandboxd.api.failure import failed_answer
 from sandboxd.errors import InternalError, OperationTimeout, VenusError
-
-_LOG = logging.getLogger("sandboxd")
 
 
 @dataclass(frozen=True)
@@ -79,10 +76,10 @@ class Shortcuts:
             handed_on = await shortcut.answer(request)
         except Exception as error:
             answer = _known(error, shortcut.operation, request.sandbox_id or "a new sandbox")
-            self._context.service.instruments.note_error(answer)
             # The rest of what has not come in time is not waited for.
             headers = {"connection": "close"} if isinstance(answer, OperationTimeout) else None
-            response = JSONResponse(answer.to_json(), answer.http_status, headers)
+            instruments = self._context.service.instruments
+            response = failed_answer(instruments, request.scope, answer, headers=headers)
             await response(request.scope, request.receive, request.send)
             return
         if handed_on is not None:
@@ -90,14 +87,13 @@ class Shortcuts:
 
 
 def _known(error: Exception, operation: str, object: str) -> VenusError:
-    if isinstance(error, VenusError) and not isinstance(error, InternalError):
+    if isinstance(error, VenusError):
         return error
-    _LOG.error("%s of %s failed", operation, object, exc_info=error)
-    if isinstance(error, InternalError):
-        return error
-    return InternalError(
+    failed = InternalError(
         "the daemon failed",
         operation=operation,
         object=object,
         cause=f"{type(error).__name__}: {error}"[:500],
     )
+    failed.__cause__ = error
+    return failed

@@ -3,8 +3,6 @@ their tokens."""
 
 from __future__ import annotations
 
-import logging
-
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -13,6 +11,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandboxd.api.context import ApiContext
+from sandboxd.api.failure import note_failure
+from sandboxd.api.request_ids import name_request
 from sandboxd.e2b import http
 from sandboxd.e2b.control import SandboxRoutes
 from sandboxd.e2b.envd import Envd, address_of
@@ -22,8 +22,6 @@ from sandboxd.e2b.refusals import error_body, http_status, unexpected
 from sandboxd.e2b.snapshots import SnapshotRoutes
 from sandboxd.errors import VenusError
 from sandboxd.metrics.instruments import Instruments
-
-_LOG = logging.getLogger("sandboxd")
 
 
 def build_e2b_app(context: ApiContext, keys: ApiKeys) -> ASGIApp:
@@ -50,6 +48,7 @@ class E2bApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
+        name_request(scope["headers"])
         begun = False
 
         async def watched_send(message: Message) -> None:
@@ -65,9 +64,8 @@ class E2bApp:
             if begun:
                 raise  # which cuts the answer
             if not isinstance(error, VenusError):
-                _LOG.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
                 error = unexpected(error, f"{scope['method']} {scope['path']}"[:200])
-            self._instruments.note_error(error)
+            note_failure(self._instruments, error, None)
             await http.refuse(send, error)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -92,7 +90,7 @@ class E2bApp:
 async def _venus_error(request: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, VenusError)
     instruments: Instruments = request.app.state.instruments
-    instruments.note_error(error)
+    note_failure(instruments, error, request.scope["state"]["api_key"].tenant_uid)
     status = http_status(error)
     return Response(error_body(status, str(error)), status, media_type="application/json")
 

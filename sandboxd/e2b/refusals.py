@@ -70,6 +70,8 @@ def error_body(status: int, message: str, **more: object) -> bytes:
 
 def unexpected(error: Exception, operation: str) -> InternalError:
     """The answer to what should not happen."""
-    return InternalError(
+    failed = InternalError(
         "the daemon failed", operation=operation, cause=f"{type(error).__name__}: {error}"[:500]
     )
+    failed.__cause__ = error
+    return failed

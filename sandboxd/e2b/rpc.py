@@ -4,7 +4,6 @@ answer."""
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from google.protobuf.message import Message
 from starlette.types import Send
 
+from sandboxd.api.failure import note_failure
 from sandboxd.api.frame_stream import Client
 from sandboxd.e2b import connect
 from sandboxd.e2b.connect import Code, Codec, ConnectError, EnvelopeDecoder
@@ -20,8 +20,6 @@ from sandboxd.e2b.refusals import connect_error, unexpected
 from sandboxd.errors import VenusError
 from sandboxd.sandbox import LiveSandbox
 from sandboxd.service import SandboxService
-
-_LOG = logging.getLogger("sandboxd")
 
 MAX_CALL_S = 300.0
 """How long a call may take that is one message and one answer."""
@@ -235,13 +233,12 @@ def as_connect_error(error: Exception, path: str, service: SandboxService) -> Co
     if isinstance(error, ConnectError):
         return error
     if isinstance(error, VenusError):
-        service.instruments.note_error(error)
+        note_failure(service.instruments, error, None)
         return connect_error(error)
     if isinstance(error, TimeoutError):
         return ConnectError(Code.DEADLINE_EXCEEDED, "the call took too long")
-    _LOG.error("%s failed", path, exc_info=error)
     failed = unexpected(error, path[:200])
-    service.instruments.note_error(failed)
+    note_failure(service.instruments, failed, None)
     return connect_error(failed)
 
 

@@ -18,6 +18,7 @@ def episode(group: str, outcome: Outcome, family: str = "create", token: int = 5
         task_id="t",
         family=family,
         group=group,
+        trajectory_id="tr-1",
         prompt="p",
         outcome=outcome,
         failure="broken" if outcome is Outcome.FAILED else None,

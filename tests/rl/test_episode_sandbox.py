@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.client import AsyncDaemon, AsyncSandbox, AsyncTemplate
+from sandboxd.client import AsyncDaemon, AsyncSandbox, AsyncTemplate, Daemon
 from tests.support.daemon import DaemonProcess
 from venusrl.engine.generation import FinishReason, Generation
 from venusrl.episode import (
@@ -182,6 +182,28 @@ def test_perfect_demonstrations_solve_and_every_program_is_counted_as_the_daemon
         assert await sandboxes.sweep() == 0
 
     asyncio.run(scenario())
+
+
+def test_a_sandbox_is_traced_to_its_trajectory(daemon: DaemonProcess) -> None:
+    async def scenario() -> list[Episode]:
+        sandboxes = DaemonSandboxes(settings(daemon), CommandCounter())
+        runner = EpisodeRunner(Saying("true", "true"), Characters(), sandboxes, EpisodeConfig())
+        # Forks of one preparation, and one that has nobody to share it with.
+        jobs = [Job(task(), group) for group in ("g-shared", "g-shared", "g-alone")]
+        episodes = await roll_out(runner, jobs, concurrency=1)
+        assert await sandboxes.sweep() == 0
+        return episodes
+
+    traced = set()
+    with Daemon(daemon.socket) as client:
+        for episode in asyncio.run(scenario()):
+            labels = {"group": episode.group, "trajectory": episode.trajectory_id}
+            with client.events(after=0, metadata=labels, wait=False) as events:
+                told = [each for each in events if each.type != "missed"]
+            [sandbox_id] = {each.sandbox for each in told}
+            assert {"created", "killed"} <= {each.type for each in told}
+            traced.add(sandbox_id)
+    assert len(traced) == 3
 
 
 def test_sweep_removes_this_runs_sandboxes_and_no_others(daemon: DaemonProcess) -> None:

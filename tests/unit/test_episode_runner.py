@@ -111,9 +111,13 @@ class FakeSandboxes:
     create_error: Exception | None = None
     made: list[FakeSandbox] = field(default_factory=list)
     asked: list[tuple[str, int]] = field(default_factory=list)
+    trajectories: list[str] = field(default_factory=list)
 
-    async def create(self, times: SandboxTimes, *, group: str, siblings: int) -> FakeSandbox:
+    async def create(
+        self, times: SandboxTimes, *, group: str, trajectory: str, siblings: int
+    ) -> FakeSandbox:
         self.asked.append((group, siblings))
+        self.trajectories.append(trajectory)
         if self.create_error is not None:
             raise self.create_error
         self.made.append(FakeSandbox(times, **self.settings))  # type: ignore[arg-type]
@@ -252,10 +256,12 @@ def test_the_sandbox_is_made_while_the_first_command_is_written() -> None:
 
         class Signalling(FakeSandboxes):
             async def create(
-                self, times: SandboxTimes, *, group: str, siblings: int
+                self, times: SandboxTimes, *, group: str, trajectory: str, siblings: int
             ) -> FakeSandbox:
                 made.set()
-                return await super().create(times, group=group, siblings=siblings)
+                return await super().create(
+                    times, group=group, trajectory=trajectory, siblings=siblings
+                )
 
         runner = EpisodeRunner(Waiting(["right"]), Characters(), Signalling(), EpisodeConfig())
         episode = await runner.run(task(1), group="g", temperature=1.0)
@@ -293,8 +299,8 @@ class Counting:
         await self._barrier.wait()
         self.running -= 1
         return Episode(
-            task.task_id, task.family, group, task.prompt, Outcome.SOLVED, None, [], [], [], [],
-            [], SandboxTimes(), 0.0, 0.0,
+            task.task_id, task.family, group, "tr-1", task.prompt, Outcome.SOLVED, None, [], [],
+            [], [], [], SandboxTimes(), 0.0, 0.0,
         )  # fmt: skip
 
 
@@ -317,5 +323,7 @@ def test_a_sandbox_is_asked_for_with_how_many_samples_share_its_preparation() ->
     sandboxes = FakeSandboxes()
     runner = EpisodeRunner(Scripted(["right"] * 4), Characters(), sandboxes, EpisodeConfig())
     jobs = [Job(task(1), group) for group in ("a", "b", "a", "a")]
-    asyncio.run(roll_out(runner, jobs, concurrency=1))
+    episodes = asyncio.run(roll_out(runner, jobs, concurrency=1))
     assert sandboxes.asked == [("a", 3), ("b", 1), ("a", 3), ("a", 3)]
+    assert sandboxes.trajectories == [each.trajectory_id for each in episodes]
+    assert len(set(sandboxes.trajectories)) == len(jobs)

@@ -155,6 +155,7 @@ def _episode_record(episode: Episode, phase: str, version: int) -> dict[str, Any
         "task": episode.task_id,
         "family": episode.family,
         "group": episode.group,
+        "trajectory": episode.trajectory_id,
         "outcome": episode.outcome.value,
         "failure": episode.failure,
         "prompt": episode.prompt,

@@ -42,6 +42,8 @@ class Episode:
     task_id: str
     family: str
     group: str
+    # Label of its sandbox, by which the daemon's log and list find it.
+    trajectory_id: str
     prompt: str
     outcome: Outcome
     failure: str | None

@@ -8,6 +8,7 @@ through.
 
 import asyncio
 import contextlib
+import secrets
 import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
@@ -80,6 +81,7 @@ class EpisodeRunner:
             task_id=task.task_id,
             family=task.family,
             group=group,
+            trajectory_id=attempt.trajectory_id,
             prompt=task.prompt,
             outcome=outcome,
             failure=failure,
@@ -115,7 +117,10 @@ class EpisodeRunner:
 
     async def _make_sandbox(self, attempt: "_Attempt") -> EpisodeSandbox:
         sandbox = await self._sandboxes.create(
-            attempt.times, group=attempt.group, siblings=attempt.siblings
+            attempt.times,
+            group=attempt.group,
+            trajectory=attempt.trajectory_id,
+            siblings=attempt.siblings,
         )
         try:
             await sandbox.prepare(attempt.task.setup)
@@ -213,6 +218,7 @@ class _Attempt:
     ) -> None:
         self.task = task
         self.group = group
+        self.trajectory_id = f"tr-{secrets.token_hex(8)}"
         self.siblings = siblings
         self.temperature = temperature
         self.trajectory = trajectory

@@ -81,7 +81,9 @@ class EpisodeSandbox(Protocol):
 class SandboxSource(Protocol):
     """``group`` and ``siblings``: who will ask for a sandbox with the same preparation."""
 
-    async def create(self, times: SandboxTimes, *, group: str, siblings: int) -> EpisodeSandbox: ...
+    async def create(
+        self, times: SandboxTimes, *, group: str, trajectory: str, siblings: int
+    ) -> EpisodeSandbox: ...
 
 
 class DaemonSandbox:

@@ -25,6 +25,9 @@ from venusrl.episode.sandbox import (
 )
 
 _RUN_LABEL = "venusrl-run"
+_GROUP_LABEL = "group"
+_TRAJECTORY_LABEL = "trajectory"
+_MAX_LABEL_CHARACTERS = 1024
 
 
 @dataclass
@@ -58,13 +61,16 @@ class DaemonSandboxes:
         self.sharing = Sharing()
 
     async def create(
-        self, times: SandboxTimes, *, group: str = "", siblings: int = 1
+        self, times: SandboxTimes, *, group: str = "", trajectory: str = "", siblings: int = 1
     ) -> EpisodeSandbox:
+        """Labelled with its group and trajectory, so that it can be traced to its episode."""
         if self._settings.prepare_once and siblings > 1:
-            return _ForkedSandbox(self, times, group, siblings)
-        return await self.create_plainly(times)
+            return _ForkedSandbox(self, times, group, trajectory, siblings)
+        return await self.create_plainly(times, group, trajectory)
 
-    async def create_plainly(self, times: SandboxTimes) -> DaemonSandbox:
+    async def create_plainly(
+        self, times: SandboxTimes, group: str, trajectory: str = ""
+    ) -> DaemonSandbox:
         settings = self._settings
         started = time.monotonic()
         async with self._creates:
@@ -74,7 +80,7 @@ class DaemonSandboxes:
                 memory_bytes=settings.memory_bytes,
                 pids=settings.pids,
                 timeout=settings.ttl_s,
-                metadata=self._labels,
+                metadata=self._labels_of(group, trajectory),
                 lease=await self._leased(),
                 socket=settings.socket,
             )
@@ -83,12 +89,12 @@ class DaemonSandboxes:
         return DaemonSandbox(sandbox, settings, self._counter, times)
 
     async def fork_prepared(
-        self, times: SandboxTimes, group: str, siblings: int, script: str
+        self, times: SandboxTimes, group: str, trajectory: str, siblings: int, script: str
     ) -> DaemonSandbox:
         """A fork of the group's template, which the first of the group makes."""
         known = self._groups.get(group)
         if known is None:
-            building = asyncio.create_task(self._build(script))
+            building = asyncio.create_task(self._build(group, script))
             known = self._groups[group] = _Group(building, siblings)
         started = time.monotonic()
         try:
@@ -96,23 +102,23 @@ class DaemonSandboxes:
             template = await asyncio.shield(known.building)
             times.setup_s = time.monotonic() - started
             if template is None:
-                sandbox = await self.create_plainly(times)
+                sandbox = await self.create_plainly(times, group, trajectory)
                 await prepare_or_kill(sandbox, script)
                 return sandbox
-            return await self._fork(template, known, times)
+            return await self._fork(template, known, times, self._labels_of(group, trajectory))
         finally:
             known.left -= 1
             if known.left == 0:
                 await self._forget(group)
 
     async def _fork(
-        self, template: AsyncTemplate, group: _Group, times: SandboxTimes
+        self, template: AsyncTemplate, group: _Group, times: SandboxTimes, labels: dict[str, str]
     ) -> DaemonSandbox:
         started = time.monotonic()
         async with self._creates:
             requested = time.monotonic()
             [sandbox] = await template.fork(
-                timeout=self._settings.ttl_s, metadata=self._labels, lease=await self._leased()
+                timeout=self._settings.ttl_s, metadata=labels, lease=await self._leased()
             )
         times.queue_s = requested - started
         times.create_s = time.monotonic() - requested
@@ -122,11 +128,11 @@ class DaemonSandboxes:
             self.sharing.saved_bytes += template.info.own_bytes
         return DaemonSandbox(sandbox, self._settings, self._counter, times)
 
-    async def _build(self, script: str) -> AsyncTemplate | None:
-        sandbox = await self.create_plainly(SandboxTimes())
+    async def _build(self, group: str, script: str) -> AsyncTemplate | None:
+        sandbox = await self.create_plainly(SandboxTimes(), group)
         try:
             await sandbox.prepare(script)
-            template = await sandbox.snapshot(self._labels, await self._leased())
+            template = await sandbox.snapshot(self._labels_of(group), await self._leased())
         except SnapshotRefused:
             return None
         finally:
@@ -191,6 +197,11 @@ class DaemonSandboxes:
     def _labels(self) -> dict[str, str]:
         return {_RUN_LABEL: self._settings.run_label}
 
+    def _labels_of(self, group: str, trajectory: str = "") -> dict[str, str]:
+        """What a group has of its own may be anything: of a label's value it must be the length."""
+        own = {_GROUP_LABEL: group[:_MAX_LABEL_CHARACTERS], _TRAJECTORY_LABEL: trajectory}
+        return self._labels | {name: value for name, value in own.items() if value}
+
 
 async def prepare_or_kill(sandbox: DaemonSandbox, script: str) -> None:
     """Nobody else knows of the sandbox yet, so nobody else would remove it."""
@@ -205,17 +216,23 @@ class _ForkedSandbox:
     """Comes to be with its preparation, as a fork of what that left."""
 
     def __init__(
-        self, source: DaemonSandboxes, times: SandboxTimes, group: str, siblings: int
+        self,
+        source: DaemonSandboxes,
+        times: SandboxTimes,
+        group: str,
+        trajectory: str,
+        siblings: int,
     ) -> None:
         self._source = source
         self._times = times
         self._group = group
+        self._trajectory = trajectory
         self._siblings = siblings
         self._fork: DaemonSandbox | None = None
 
     async def prepare(self, script: str) -> None:
         self._fork = await self._source.fork_prepared(
-            self._times, self._group, self._siblings, script
+            self._times, self._group, self._trajectory, self._siblings, script
         )
 
     async def run(self, command: str, *, max_output_bytes: int) -> CommandOutcome:
