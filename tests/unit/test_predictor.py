@@ -13,8 +13,14 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from venusrl.cli import main  # noqa: E402
-from venusrl.predictor.evaluate import evaluate, recall, spearman  # noqa: E402
-from venusrl.predictor.lengths import LengthsError, Trajectory, read_lengths  # noqa: E402
+from venusrl.predictor.evaluate import evaluate, recall  # noqa: E402
+from venusrl.predictor.lengths import (  # noqa: E402
+    MAX_TRIALS,
+    LengthsError,
+    Trajectory,
+    read_lengths,
+)
+from venusrl.schedule.landmarks import spearman  # noqa: E402
 from venusrl.schedule.predictor import (  # noqa: E402
     LengthPredictor,
     Progress,
@@ -34,8 +40,13 @@ def taught(groups=300, sigma=0.9, icc=0.6, seed=0):
     random, predictor = np.random.default_rng(seed), LengthPredictor()
     for _ in range(groups):
         turns = draw(random, 8, sigma, icc)
-        predictor.finish(-1, turns, turns * 1000)
+        predictor.finish(-1, grown(turns))
     return predictor
+
+
+def grown(turns):
+    """Trajectories of turns of 1,000 tokens each."""
+    return [1000 * np.arange(1, count + 1) for count in turns]
 
 
 def draw(random, count, sigma=0.9, icc=0.6):
@@ -116,7 +127,7 @@ class TestPredictor:
 
     def test_history_of_a_task_is_its_prior(self):
         predictor = taught()
-        predictor.finish(7, ints([200] * 8), ints([200_000] * 8))
+        predictor.finish(7, grown([200] * 8))
         assert left(predictor, [(0, False)], task=7)[0] > 3 * left(predictor, [(0, False)])[0]
 
     @settings(deadline=None, max_examples=30)
@@ -214,12 +225,31 @@ class TestEvaluation:
             ("task_id,trial,turn,kind\n", "no column tokens"),
             ("task_id,trial,turn,kind,tokens\na,0,1,act,-4\n", "line 2: tokens is '-4'"),
             ("task_id,trial,turn,kind,tokens\na,0,1,act,x\n", "line 2: tokens is 'x'"),
+            ("task_id,trial,turn,kind,tokens\na,0,1,act\n", "line 2: no tokens"),
+            ("task_id,trial,turn,kind,tokens\na,0,1,act,4_0\n", "line 2: tokens is '4_0'"),
+            ("task_id,trial,turn,kind,tokens\na,0,1,act," + "9" * 5000, "line 2: tokens is '99"),
+            ("task_id,trial,turn,kind,tokens\na,0,1,act," + "9" * 200_000, "after line 1: field"),
             ("task_id,trial,turn,kind,tokens\na,0,1,act,4\n", "two are needed"),
+            (
+                "task_id,trial,turn,kind,tokens\n"
+                + "".join(f"a,{trial},1,act,4\n" for trial in range(MAX_TRIALS + 1)),
+                "line 66: task 'a' has more than 64 trials",
+            ),
         ],
     )
     def test_what_is_wrong_with_a_file_is_said(self, tmp_path, text, said):
         with pytest.raises(LengthsError, match=said):
             read_lengths(self.file(tmp_path, text))
+
+    def test_a_byte_order_mark_is_no_part_of_a_column(self, tmp_path):
+        text = "\ufefftask_id,trial,turn,kind,tokens\na,0,1,act,5\nb,0,1,act,4\n"
+        assert len(read_lengths(self.file(tmp_path, text))) == 2
+
+    def test_what_is_not_text_is_said(self, tmp_path):
+        path = tmp_path / "lengths.csv"
+        path.write_bytes(b"task_id,trial,turn,kind,tokens\n\xff,0,1,act,5\n")
+        with pytest.raises(LengthsError, match=r"after line 1: .*utf-8"):
+            read_lengths(path)
 
     def test_the_command_prints_every_condition(self, tmp_path):
         random, lines = np.random.default_rng(2), ["task_id,trial,turn,kind,tokens"]

@@ -6,25 +6,30 @@ into two halves; each is predicted by a predictor that has seen the other half o
 is new to it, and correlations are of one half, averaged over both. (Leaving out one task at a
 time would give each its own population, which is shorter the longer the task is: a constant would
 correlate negatively.) `siblings`: so many trajectories of the same task are finished, the others
-have not begun; every choice of them is a case. `lockstep`: all siblings are at the same turn, so
+have not begun; every choice of them is a case, or some that are drawn where there are many.
+`lockstep`: all siblings are at the same turn, so
 the finished ones are the short ones. `history`: the siblings ran an epoch ago.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from venusrl.predictor.lengths import Trajectory
+from venusrl.schedule.landmarks import spearman
 from venusrl.schedule.predictor import LengthPredictor, Progress
 from venusrl.schedule.snapshot import Floats, Ints
 
 TURNS = (1, 3, 10)
 SIBLINGS = (0, 1, 3)
 LONGEST = 0.1
+ROWS = 1 << 16  # trajectories that are predicted at once
+CHOICES = 16  # of siblings, at most, for one trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,20 @@ def finished(trajectory: Trajectory) -> tuple[Trajectory, int]:
     return trajectory, trajectory.turns
 
 
+def choices(others: list[Trajectory], count: int) -> Iterator[tuple[Trajectory, ...]]:
+    """All choices of `count`, or CHOICES different ones by lot; the same in every call."""
+    if math.comb(len(others), count) <= CHOICES:
+        yield from itertools.combinations(others, count)
+        return
+    random = np.random.default_rng(len(others))
+    seen: set[tuple[int, ...]] = set()
+    while len(seen) < CHOICES:
+        drawn = tuple(sorted(random.choice(len(others), count, replace=False).tolist()))
+        if drawn not in seen:
+            seen.add(drawn)
+            yield tuple(others[index] for index in drawn)
+
+
 def conditions() -> Iterator[tuple[str, Callable[[list[Trajectory], int, int], list[Case]]]]:
     """Names, and who makes the cases of (trajectories of a task, number of the task, turn)."""
     for count in SIBLINGS:
@@ -63,7 +82,7 @@ def conditions() -> Iterator[tuple[str, Callable[[list[Trajectory], int, int], l
                 Case(number, target, tuple(map(finished, chosen)))
                 for index, target in enumerate(task)
                 if target.turns > turn
-                for chosen in itertools.combinations(task[:index] + task[index + 1 :], count)
+                for chosen in choices(task[:index] + task[index + 1 :], count)
             ]
 
         yield f"{count} siblings", some
@@ -89,25 +108,37 @@ def conditions() -> Iterator[tuple[str, Callable[[list[Trajectory], int, int], l
     yield "history", history
 
 
-def predict(predictor: LengthPredictor, cases: list[Case], turn: int, task: int) -> Floats:
-    """Tokens that the target of each case still adds."""
-    group, turns, tokens, done = [], [], [], []
-    for number, case in enumerate(cases):
-        for trajectory, so_far in ((case.target, turn), *case.siblings):
-            group.append(number)
-            turns.append(so_far)
-            tokens.append(int(trajectory.grown[so_far - 1]))
-            done.append(so_far == trajectory.turns)
-    found = predictor.predict(
-        Progress(
+def predict(predictor: LengthPredictor, cases: list[Case], turn: int, task: Ints) -> Floats:
+    """Tokens that the target of each case still adds; `task`: its name, -1 for none."""
+    found: list[Floats] = [np.zeros(0)]
+    for part in parts(cases):
+        group, turns, tokens, done = [], [], [], []
+        for number, case in enumerate(cases[part]):
+            for trajectory, so_far in ((case.target, turn), *case.siblings):
+                group.append(number)
+                turns.append(so_far)
+                tokens.append(int(trajectory.grown[so_far - 1]))
+                done.append(so_far == trajectory.turns)
+        progress = Progress(
             np.asarray(group),
             np.asarray(turns),
             np.asarray(tokens),
             np.asarray(done),
-            np.full(len(cases), task),
+            task[part],
         )
-    )
-    return found.tokens[np.flatnonzero(np.diff(group, prepend=-1))]
+        left = predictor.predict(progress).tokens
+        found.append(left[np.flatnonzero(np.diff(group, prepend=-1))])
+    return np.concatenate(found)
+
+
+def parts(cases: list[Case]) -> Iterator[slice]:
+    """Of so many trajectories each that memory does not grow with the file."""
+    begin = rows = 0
+    for index, case in enumerate(cases):
+        rows += 1 + len(case.siblings)
+        if rows >= ROWS or index + 1 == len(cases):
+            yield slice(begin, index + 1)
+            begin, rows = index + 1, 0
 
 
 def taught(tasks: list[list[Trajectory]], half: int) -> LengthPredictor:
@@ -115,13 +146,8 @@ def taught(tasks: list[list[Trajectory]], half: int) -> LengthPredictor:
     predictor = LengthPredictor()
     for number, task in enumerate(tasks):
         if number % 2 != half:
-            teach(predictor, task, -1)
+            predictor.finish(-1, [trajectory.grown for trajectory in task])
     return predictor
-
-
-def teach(predictor: LengthPredictor, task: list[Trajectory], name: int) -> None:
-    turns = np.asarray([trajectory.turns for trajectory in task])
-    predictor.finish(name, turns, np.asarray([trajectory.tokens for trajectory in task]))
 
 
 def evaluate(tasks: list[list[Trajectory]], resamples: int = 400, seed: int = 0) -> list[Score]:
@@ -142,15 +168,15 @@ def predict_all(
     """`known`: the other trajectories of a case's task were seen in an earlier epoch."""
     found = np.zeros(len(cases))
     for half in (0, 1):
-        rows = [row for row, case in enumerate(cases) if case.task % 2 == half]
-        if not known:
-            found[rows] = predict(taught(tasks, half), [cases[row] for row in rows], turn, -1)
-            continue
-        for row in rows:
-            case, predictor = cases[row], taught(tasks, half)
-            others = [other for other in tasks[case.task] if other is not case.target]
-            teach(predictor, others, case.task)
-            found[row] = predict(predictor, [case], turn, case.task)[0]
+        rows = np.flatnonzero([case.task % 2 == half for case in cases])
+        predictor, names = taught(tasks, half), np.full(len(rows), -1)
+        if known:
+            # Each case leaves itself out of what its task is known for: a name of its own.
+            names = rows
+            for row in rows.tolist():
+                others = [t for t in tasks[cases[row].task] if t is not cases[row].target]
+                predictor.remember(row, [other.grown for other in others])
+        found[rows] = predict(predictor, [cases[row] for row in rows], turn, names)
     return found
 
 
@@ -180,40 +206,25 @@ def score(
         condition=name,
         turn=turn,
         cases=len(cases),
-        spearman=by_half(predicted, left, task),
+        spearman=by_half(spearman, predicted, left, task),
         low=low,
         high=high,
-        recall=recall(predicted, left),
-        sibling_median=None if medians is None else by_half(medians, left, task),
-        progress=by_half(-so_far, left, task),
+        recall=by_half(recall, predicted, left, task),
+        sibling_median=None if medians is None else by_half(spearman, medians, left, task),
+        progress=by_half(spearman, -so_far, left, task),
     )
 
 
-def by_half(a: Floats, b: Floats, task: Ints) -> float:
-    """Spearman's correlation in each half of the tasks, weighted by cases."""
+def by_half(worth: Callable[[Floats, Floats], float], a: Floats, b: Floats, task: Ints) -> float:
+    """The mean of what it is in either half of the tasks, weighted by cases."""
     halves = [np.flatnonzero(task % 2 == half) for half in (0, 1)]
-    return sum(len(rows) * spearman(a[rows], b[rows]) for rows in halves) / len(a)
+    return sum(len(rows) * worth(a[rows], b[rows]) for rows in halves) / len(a)
 
 
 def sibling_median(case: Case, population: float) -> float:
     """Tokens in all of the finished siblings; of all trajectories where none is finished."""
     totals = [t.tokens for t, turns in case.siblings if t.turns == turns]
     return float(np.median(totals)) if totals else population
-
-
-def ranked(values: Floats) -> Floats:
-    """Ranks, the mean of them for equal values."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return np.asarray((last - (counts - 1) / 2)[inverse])
-
-
-def spearman(a: Floats, b: Floats) -> float:
-    """0 where either is constant: it orders nothing."""
-    x, y = ranked(a), ranked(b)
-    x, y = x - x.mean(), y - y.mean()
-    scale = float(np.sqrt((x @ x) * (y @ y)))
-    return float(x @ y) / scale if scale > 0 else 0.0
 
 
 def bootstrap(
@@ -227,7 +238,7 @@ def bootstrap(
         chosen = [random.choice(names[names % 2 == half], (names % 2 == half).sum())
                   for half in (0, 1)]  # fmt: skip
         index = np.concatenate([rows[name] for half in chosen for name in half.tolist()])
-        drawn.append(by_half(predicted[index], left[index], task[index]))
+        drawn.append(by_half(spearman, predicted[index], left[index], task[index]))
     low, high = np.quantile(drawn, [0.025, 0.975])
     return float(low), float(high)
 

@@ -17,6 +17,10 @@ from venusrl.schedule.snapshot import Ints
 
 COLUMNS = ("task_id", "trial", "turn", "kind", "tokens")
 MAX_TOKENS = 10**9  # of one message: what is more is no length
+# What is more would take hours, or more memory than there is.
+MAX_MESSAGES = 2_000_000
+MAX_TRAJECTORIES = 20_000
+MAX_TRIALS = 64  # of one task
 
 
 class LengthsError(Exception):
@@ -41,21 +45,19 @@ class Trajectory:
 def read_lengths(path: Path) -> list[list[Trajectory]]:
     """The trajectories of each task, in the order of the file."""
     added: dict[str, dict[str, list[int]]] = {}
+    line = 1
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        # Spreadsheets begin their files with a byte order mark.
+        with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
             if missing:
                 raise LengthsError(f"read {path}: no column {', '.join(missing)}")
             for row in reader:
-                turns = added.setdefault(row["task_id"], {}).setdefault(row["trial"], [])
-                tokens = count(path, reader.line_num, row["tokens"])
-                if row["kind"] == "act":
-                    turns.append(tokens)
-                elif turns:
-                    turns[-1] += tokens
+                line = reader.line_num
+                add(path, line, row, added)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise LengthsError(f"read {path}: {error}") from error
+        raise LengthsError(f"read {path}, after line {line}: {error}") from error
     tasks = [
         [Trajectory(np.cumsum(turns)) for turns in trials.values() if turns]
         for trials in added.values()
@@ -63,14 +65,33 @@ def read_lengths(path: Path) -> list[list[Trajectory]]:
     tasks = [task for task in tasks if task]
     if len(tasks) < 2:
         raise LengthsError(f"read {path}: {len(tasks)} tasks with trajectories; two are needed")
+    if sum(map(len, tasks)) > MAX_TRAJECTORIES:
+        raise LengthsError(f"read {path}: more than {MAX_TRAJECTORIES} trajectories")
     return tasks
 
 
-def count(path: Path, line: int, text: str | None) -> int:
-    try:
-        tokens = int(text or "")
-    except ValueError:
-        tokens = -1
+def add(path: Path, line: int, row: dict[str, str], added: dict[str, dict[str, list[int]]]) -> None:
+    """One message, to the turns of its trajectory."""
+    if line > MAX_MESSAGES:
+        raise LengthsError(f"read {path}, line {line}: more than {MAX_MESSAGES} messages")
+    for name in COLUMNS:
+        if row[name] is None:
+            raise LengthsError(f"read {path}, line {line}: no {name}")
+    trials = added.setdefault(row["task_id"], {})
+    turns = trials.setdefault(row["trial"], [])
+    if len(trials) > MAX_TRIALS:
+        raise LengthsError(
+            f"read {path}, line {line}: task {row['task_id']!r} has more than {MAX_TRIALS} trials"
+        )
+    tokens = count(path, line, row["tokens"])
+    if row["kind"] == "act":
+        turns.append(tokens)
+    elif turns:
+        turns[-1] += tokens
+
+
+def count(path: Path, line: int, text: str) -> int:
+    tokens = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
     if not 0 <= tokens <= MAX_TOKENS:
-        raise LengthsError(f"read {path}, line {line}: tokens is {text!r}, not a count")
+        raise LengthsError(f"read {path}, line {line}: tokens is {text[:40]!r}, not a count")
     return tokens

@@ -224,7 +224,7 @@ class Cluster:
         else:
             scripts = [self.scripts[place] for place in live.tolist()]
             left_turns, left_tokens = self.foresight.look(
-                group, turns, context - prompt, phase == Phase.DONE, scripts
+                self.order[live], group, turns, context - prompt, phase == Phase.DONE, scripts
             )
         snapshot = Snapshot(
             version=self.version,

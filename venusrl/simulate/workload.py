@@ -77,6 +77,15 @@ class GroupScript:
     generated_tokens: Ints
     grown_tokens: Ints  # by which the context exceeds the prompt in the end
 
+    def grown(self) -> list[Ints]:
+        """Of each trajectory, the tokens that its first k + 1 turns added to the context."""
+        added = (self.generated + self.observed).cumsum(axis=1)
+        found = []
+        for turns, row, total in zip(self.turns, added, self.grown_tokens, strict=True):
+            found.append(row[:turns].copy())
+            found[-1][-1] = total
+        return found
+
 
 def draw_group(workload: Workload, seed: int, index: int, size: int) -> GroupScript:
     random = np.random.default_rng([seed, index])
