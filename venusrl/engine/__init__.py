@@ -1,7 +1,7 @@
 """Generation with vLLM: token ids in, token ids with logprobs and weight versions out."""
 
 from venusrl.engine.engine_process import EngineConfig
-from venusrl.engine.generation import EngineError, FinishReason, Generation, Probe
+from venusrl.engine.generation import EngineError, FinishReason, Generation, Probe, RolloutEnded
 from venusrl.engine.probe import LogprobMismatch, compare_logprobs
 from venusrl.engine.vllm_engine import VllmEngine
 
@@ -12,6 +12,7 @@ __all__ = [
     "Generation",
     "LogprobMismatch",
     "Probe",
+    "RolloutEnded",
     "VllmEngine",
     "compare_logprobs",
 ]

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ class EngineConfig:
     seed: int = 0
     start_timeout_s: float = 300.0
     push_timeout_s: float = 120.0
+    # An engine that does not answer for so long hangs, and is killed. Longer than any step.
+    answer_timeout_s: float = 120.0
     # Where the engine's process writes its messages; None means to this process's stderr.
     log_path: Path | None = None
 
@@ -60,6 +63,17 @@ def spawn(connection: socket.socket, model: str, config: EngineConfig) -> "subpr
     finally:
         if log is not None:
             log.close()
+
+
+def obituary(process: "subprocess.Popen[bytes]", log: Path | None) -> str:
+    """How a process that has closed its connection ended."""
+    # Its end of the socket closes a moment before it is gone.
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(1.0)
+    text = f"the engine's process ended with status {process.poll()}"
+    if log is None or not log.exists():
+        return text
+    return f"{text}; the end of {log}:\n{log.read_text(errors='replace')[-1500:]}"
 
 
 def _environment(config: EngineConfig) -> Mapping[str, str]:

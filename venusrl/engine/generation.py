@@ -13,6 +13,10 @@ class EngineError(Exception):
     """
 
 
+class RolloutEnded(Exception):
+    """A trajectory was given up while its episode ran: it is complete, as failed data."""
+
+
 class FinishReason(enum.Enum):
     STOP = "stop"
     LENGTH = "length"

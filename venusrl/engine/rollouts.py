@@ -15,15 +15,17 @@ import numpy as np
 from venusrl.engine.shared_table import DECISION, NOBODY, Rows
 from venusrl.schedule.snapshot import (
     NOWHERE,
+    Bools,
     Decision,
     Groups,
+    Ints,
     Level,
     Phase,
     Snapshot,
     Trajectories,
     Workers,
 )
-from venusrl.schedule.staleness import select_batch
+from venusrl.schedule.staleness import latest_steps, select_batch
 
 
 @dataclass(eq=False, slots=True)
@@ -33,6 +35,7 @@ class Trajectory:
     number: int
     slot: int
     group: Group
+    place: int  # in its group
     context_tokens: int
     phase: Phase = Phase.WAITING
     worker: int = NOWHERE
@@ -41,10 +44,12 @@ class Trajectory:
     kv_tokens: int = 0  # on its worker, as far as is known
     arrival: int = 0
     moved_turn: int = -1
-    tool_began_s: float = 0.0
+    tool_began_s: float = 0.0  # before its first turn: when it was dispatched
     critical: bool = False
     rank: int = 0
     level: Level = Level.LOW
+    record: str | None = None  # what its episode left
+    failure: str | None = None  # why it was given up; its data is not to be trained on
 
 
 @dataclass(eq=False, slots=True)
@@ -54,11 +59,31 @@ class Group:
     order: int  # of dispatch
     version: int  # of the weights then
     prompt_tokens: int
+    key: str = ""  # what it is made from, to whoever dispatched it
     members: list[Trajectory] = field(default_factory=list)
 
     @property
     def complete(self) -> bool:
         return all(member.phase is Phase.DONE for member in self.members)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """An episode that is over. `failure`: why it was given up."""
+
+    record: str | None
+    failure: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A group that is dispatched and not trained into the checkpoint."""
+
+    order: int
+    version: int
+    prompt_tokens: int
+    key: str
+    episodes: list[Ended | None]  # by place in the group; None: it is to run again
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,20 +109,32 @@ class Rollouts:
     def __iter__(self) -> Iterator[Trajectory]:
         return (member for group in self.groups for member in group.members)
 
-    def dispatch(self, prompt_tokens: int, size: int) -> Group:
+    def dispatch(self, prompt_tokens: int, size: int, now_s: float, key: str = "") -> Group:
         """ValueError where there are not as many free slots."""
         if size > len(self._free):
             raise ValueError(
                 f"dispatch a group of {size}: {len(self._free)} slots for trajectories are free"
             )
-        group = Group(next(self._orders), self.version, prompt_tokens)
-        for _ in range(size):
+        group = Group(next(self._orders), self.version, prompt_tokens, key)
+        for place in range(size):
             number, slot = next(self._numbers), self._free.pop()
-            member = Trajectory(number, slot, group, prompt_tokens)
+            member = Trajectory(number, slot, group, place, prompt_tokens, tool_began_s=now_s)
             member.arrival = next(self._arrivals)
             group.members.append(member)
         self.groups.append(group)
         return group
+
+    def restore(self, kept: Sequence[Kept], dispatched: int, now_s: float) -> None:
+        """The groups of a process that has ended; `dispatched`: how many there have been."""
+        for one in kept:
+            self._orders = itertools.count(one.order)
+            group = self.dispatch(one.prompt_tokens, len(one.episodes), now_s, one.key)
+            group.version = one.version
+            for member, ended in zip(group.members, one.episodes, strict=True):
+                if ended is not None:
+                    member.record, member.failure = ended.record, ended.failure
+                    self.finish(member)
+        self._orders = itertools.count(dispatched)
 
     def retire(self, group: Group) -> None:
         """It is trained, or dropped."""
@@ -120,9 +157,10 @@ class Rollouts:
         member.context_tokens = member.kv_tokens = context_tokens
         member.tool_began_s = now_s
 
-    def leave(self, member: Trajectory) -> None:
+    def leave(self, member: Trajectory, now_s: float) -> None:
         """Its turn was given up by whoever asked for it."""
         member.phase = Phase.TOOL
+        member.tool_began_s = now_s
 
     def finish(self, member: Trajectory) -> None:
         member.phase = Phase.DONE
@@ -228,12 +266,37 @@ class Rollouts:
 
     def next_batch(self) -> list[Group] | None:
         """The groups that the next step trains; None: it has to wait."""
+        return self._batch_if(self._complete())
+
+    def awaited(self) -> list[Trajectory]:
+        """What the next step waits for: members of forced groups, then of the oldest."""
+        complete = self._complete()
+        forced = self._latest_steps() <= self.version
+        for at in np.argsort(~forced, kind="stable").tolist():
+            if self._batch_if(complete) is not None:
+                break
+            complete[at] = True
+        if self._batch_if(complete) is None:
+            return []  # fewer groups are dispatched than a step takes
+        chosen = (group for group, late in zip(self.groups, complete, strict=True) if late)
+        return [m for group in chosen for m in group.members if m.phase is not Phase.DONE]
+
+    def _complete(self) -> Bools:
+        return np.array([group.complete for group in self.groups], bool)
+
+    def _latest_steps(self) -> Ints:
+        version = np.array([group.version for group in self.groups], np.int64)
+        order = np.array([group.order for group in self.groups], np.int64)
+        return latest_steps(version, order, self.batch_groups, self.max_staleness)
+
+    def _batch_if(self, complete: Bools) -> list[Group] | None:
+        """The next batch if these groups were complete."""
         if not self.groups:
             return None
         batch = select_batch(
             np.array([group.version for group in self.groups]),
             np.array([group.order for group in self.groups]),
-            np.array([group.complete for group in self.groups]),
+            complete,
             step=self.version,
             batch=self.batch_groups,
             max_staleness=self.max_staleness,

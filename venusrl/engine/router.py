@@ -1,32 +1,33 @@
 """Whose turn runs where: trajectories over several engines, by a policy of `venusrl.schedule`.
 
-A trajectory asks for its next turn with its whole context. It is sent to its engine once the policy
-has admitted it there; its tokens are kept here, so that an engine may die: what it had produced of
-the turn goes on, behind the same context, on another. Decisions are written into the shared table
-before anything is sent by them, for engines that run our scheduler; others are told a priority with
-each turn, and obey by the router alone: who is not admitted waits here.
+A trajectory asks for its next turn with its whole context (rollout.py). It is sent to its engine
+once the policy has admitted it there. Decisions are written into the shared table before anything
+is sent by them, for engines that run our scheduler; others are told a priority with each turn, and
+obey by the router alone: who is not admitted waits here.
 
-Does not handle: a trajectory whose tool never returns. Whoever runs it has a deadline and calls
-`finish`; until then its group is waited for.
+Nothing is waited for without end: `tool_timeout_s` and `step_timeout_s` of the configuration, and
+what engines have of their own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from venusrl.engine.generation import EngineError, FinishReason, Generation
-from venusrl.engine.rollouts import Capacity, Group, Rollouts, Trajectory
-from venusrl.engine.shared_table import DECISION, Claim, SharedTable
+from venusrl.engine.generation import EngineError
+from venusrl.engine.journal import Journal
+from venusrl.engine.rollout import Rollout
+from venusrl.engine.rollouts import Capacity, Ended, Group, Rollouts, Trajectory
+from venusrl.engine.shared_table import DECISION, SharedTable
 from venusrl.engine.workers import Engine, Workers
 from venusrl.schedule.priority import Priority
 from venusrl.schedule.snapshot import Phase, Policy
 
-# A turn that has seen so many engines die is not tried on another: it may be what kills them.
-MAX_DEATHS = 3
+__all__ = ["Rollout", "Router", "RouterConfig"]
 
 
 @dataclass(frozen=True)
@@ -47,45 +48,10 @@ class RouterConfig:
         True  # without a table: the rank is the priority of a turn; else order of arrival
     )
     reports: Sequence[SharedTable] = ()  # what the engines tell of themselves, by engine
-
-
-class Rollout:
-    """A trajectory, to whoever runs its episode. One turn at a time."""
-
-    def __init__(self, router: Router, member: Trajectory) -> None:
-        self._router, self.member = router, member
-        self.placed = asyncio.Event()
-        self.asks = False
-
-    async def generate(
-        self,
-        token_ids: Sequence[int],
-        *,
-        max_tokens: int,
-        stop_token_ids: Sequence[int],
-        temperature: float = 1.0,
-    ) -> Generation:
-        """The next turn, after the whole context so far.
-
-        Raises:
-            EngineError: an engine refuses it, or all have been given up.
-            ValueError: the trajectory is finished, or has a turn under way.
-        """
-        if self.asks or self.member.phase is Phase.DONE:
-            raise ValueError(
-                f"generate for trajectory {self.member.number}: it has no turn to take"
-            )
-        self.asks = True
-        try:
-            return await self._router.turn(
-                self, list(token_ids), max_tokens, list(stop_token_ids), temperature
-            )
-        finally:
-            self.asks = False
-
-    def finish(self) -> None:
-        """The episode is over. A second call does nothing."""
-        self._router.finish(self)
+    # A trajectory that asks for no turn for so long has a tool or a judge that hangs: given up.
+    tool_timeout_s: float = 1800.0
+    # What a step still waits for after so long is given up; None: a step waits.
+    step_timeout_s: float | None = None
 
 
 class Router:
@@ -96,12 +62,15 @@ class Router:
         config: RouterConfig,
         start: Callable[[int], Awaitable[Engine]],
         policy: Policy | None = None,
+        journal: Journal | None = None,
     ) -> None:
         self.config = config
         self.policy = policy or Priority()
         self.rollouts = Rollouts(config.max_trajectories, config.batch_groups, config.max_staleness)
         self.workers = Workers(config.engines, start, self._worker_changed)
         self.migrated = 0
+        self.given_up: Counter[str] = Counter()  # trajectories, by what ended them
+        self._journal = journal
         self._table = (
             None
             if config.table is None
@@ -118,50 +87,102 @@ class Router:
         config: RouterConfig,
         start: Callable[[int], Awaitable[Engine]],
         policy: Policy | None = None,
+        *,
+        version: int = 0,
+        journal: Journal | None = None,
     ) -> Router:
         """`start(number)` starts an engine, also later, in place of one that has died.
 
+        `version` is that of the weights that engines start with. With a `journal`, opened at that
+        version, the groups of a process that has ended are there again (`restored`).
+
         Raises:
             EngineError: one does not start.
+            ValueError: more is in the journal than `max_trajectories`.
         """
-        router = cls(config, start, policy)
+        router = cls(config, start, policy, journal)
+        router.rollouts.version = version
+        if journal is not None:
+            router.rollouts.restore(journal.kept(), journal.dispatched, time.monotonic())
+            for group in router.rollouts.groups:
+                router._hand_out(group)
         await router.workers.open()
         router._deciding = asyncio.create_task(router._decide_always())
+        router._deciding.add_done_callback(lambda _: router._tell_all())
         return router
 
     # --- for trainers -----------------------------------------------------------------------
 
-    def dispatch(self, prompt_tokens: int, size: int) -> list[Rollout]:
+    def dispatch(self, prompt_tokens: int, size: int, key: str = "") -> list[Rollout]:
         """A group of `size` rollouts of one prompt, which is so long.
 
+        `key` says what it is made from, to whoever finds it again after a restart.
+
         Raises:
+            JournalError: it cannot be kept.
             ValueError: more than `max_trajectories` would be under way.
         """
-        group = self.rollouts.dispatch(prompt_tokens, size)
+        group = self.rollouts.dispatch(prompt_tokens, size, time.monotonic(), key)
+        if self._journal is not None:
+            self._journal.dispatch(group.order, group.version, prompt_tokens, size, key)
+        self._something.set()
+        return self._hand_out(group)
+
+    def restored(self) -> list[tuple[Group, list[Rollout]]]:
+        """All groups that are dispatched and not retired: after a restart, those to go on with.
+
+        Of those that are over, `Trajectory.record` says what they left; the others begin anew.
+        """
+        return [
+            (group, [self._handles[member.number] for member in group.members])
+            for group in self.rollouts.groups
+        ]
+
+    def _hand_out(self, group: Group) -> list[Rollout]:
         handles = [Rollout(self, member) for member in group.members]
         self._handles.update((handle.member.number, handle) for handle in handles)
-        self._something.set()
         return handles
 
     async def batch(self) -> list[Group]:
         """Waits for the groups of the next step: those that the bound forces, then the oldest.
 
+        Members with a `failure` are there for completeness, not to be trained on.
+
         Raises:
-            EngineError: all engines have been given up.
+            EngineError: all engines have been given up, or the policy has failed.
         """
+        patience_s, now = self.config.step_timeout_s, asyncio.get_running_loop().time
+        due = None if patience_s is None else now() + patience_s
         while (batch := self.rollouts.next_batch()) is None:
-            self._fail_if_given_up()
+            self.fail_if_given_up()
             self._completed.clear()
-            await self._completed.wait()
+            try:
+                async with asyncio.timeout_at(due):
+                    await self._completed.wait()
+            except TimeoutError:
+                for member in self.rollouts.awaited():
+                    self.give_up(member, "step", f"its step has waited for {patience_s:g} s")
+                # Where fewer groups are dispatched than a step takes, it waits for more.
+                due = now() + (patience_s or 0.0)
         return batch
 
     def retire(self, groups: Sequence[Group]) -> None:
-        """They are trained, or dropped."""
+        """They are trained, by the step that makes the next version, or dropped.
+
+        With a journal: before the checkpoint of that version is saved.
+        """
+        if self._journal is not None:
+            self._journal.retire((group.order for group in groups), self.rollouts.version)
         for group in groups:
             self.rollouts.retire(group)
             for member in group.members:
                 self._handles.pop(member.number, None)
         self._something.set()
+
+    def saved(self, version: int) -> None:
+        """A checkpoint of `version` is safe: the journal forgets what it was trained on."""
+        if self._journal is not None:
+            self._journal.forget(version)
 
     async def push_weights(self, path: Path | str, version: int) -> None:
         """All engines go on with these weights; one that is being replaced starts with them."""
@@ -181,90 +202,44 @@ class Router:
         if self._deciding is not None:
             self._deciding.cancel()
         await self.workers.close()
-        for handle in self._handles.values():
-            handle.placed.set()
         if self._table is not None:
             self._table.path.unlink(missing_ok=True)
 
-    # --- turns --------------------------------------------------------------------------------
+    # --- for rollouts ---------------------------------------------------------------------------
 
-    async def turn(
-        self,
-        handle: Rollout,
-        context: list[int],
-        max_tokens: int,
-        stop_token_ids: list[int],
-        temperature: float,
-    ) -> Generation:
-        member, deaths = handle.member, 0
-        so_far = Generation([], [], [], FinishReason.LENGTH)
-        self.rollouts.ask(member, len(context))
+    def priority(self, member: Trajectory) -> int:
+        return member.rank if self.config.by_rank else 0
+
+    def wake(self) -> None:
         self._something.set()
-        try:
-            while not _finished(so_far, max_tokens, stop_token_ids):
-                worker, engine = await self._place(handle)
-                self.rollouts.begin(member)
-                tokens = context + so_far.token_ids
-                partial = Generation([], [], [], FinishReason.LENGTH)
-                try:
-                    rest = await engine.generate(
-                        tokens,
-                        max_tokens=max_tokens - len(so_far.token_ids),
-                        stop_token_ids=stop_token_ids,
-                        temperature=temperature,
-                        priority=member.rank if self.config.by_rank else 0,
-                        claim=Claim(member.slot, member.number),
-                        partial=partial,
-                    )
-                except EngineError as error:
-                    if engine.dead is None:
-                        raise
-                    deaths += 1
-                    if deaths >= MAX_DEATHS:
-                        raise EngineError(f"{deaths} engines died under a turn: {error}") from error
-                    so_far = _joined(so_far, partial)
-                    if so_far.token_ids and so_far.token_ids[-1] in stop_token_ids:
-                        so_far = replace(so_far, finish_reason=FinishReason.STOP)
-                    self.rollouts.ask(member, len(context) + len(so_far.token_ids))
-                    continue
-                self.workers.served[worker] += 1
-                so_far = _joined(so_far, rest)
-                break
-        except BaseException:
-            if member.phase is not Phase.DONE:
-                self.rollouts.leave(member)
-            raise
-        if member.phase is not Phase.DONE:
-            length = len(context) + len(so_far.token_ids)
-            self.rollouts.end(member, length, time.monotonic())
-        if not member.admitted:
-            self._something.set()
-        return so_far
 
-    async def _place(self, handle: Rollout) -> tuple[int, Engine]:
-        """Waits until the trajectory is admitted on an engine that lives."""
-        member = handle.member
-        while True:
-            self._fail_if_given_up()
-            if member.admitted and member.worker >= 0:
-                engine = self.workers.engines[member.worker]
-                if engine is not None and engine.dead is None:
-                    return member.worker, engine
-            handle.placed.clear()
-            self._something.set()
-            await handle.placed.wait()
+    def finish(self, member: Trajectory, record: str | None) -> None:
+        self._end(member, Ended(record, None))
 
-    def _fail_if_given_up(self) -> None:
+    def give_up(self, member: Trajectory, cause: str, reason: str) -> None:
+        """It is complete, as failed data; a turn under way raises RolloutEnded."""
+        self.given_up[cause] += 1
+        self._end(member, Ended(None, reason))
+        self._handles[member.number].interrupt()
+
+    def _end(self, member: Trajectory, ended: Ended) -> None:
+        if self._journal is not None:
+            group = member.group
+            self._journal.end(group.order, member.place, self.rollouts.version, ended)
+        member.record, member.failure = ended.record, ended.failure
+        self.rollouts.finish(member)
+        self._something.set()
+        if member.group.complete:
+            self._completed.set()
+
+    def fail_if_given_up(self) -> None:
         if self.workers.failed:
             raise EngineError(f"all engines have been given up: {self.workers.reason}")
-
-    def finish(self, handle: Rollout) -> None:
-        if handle.member.phase is Phase.DONE:
-            return
-        self.rollouts.finish(handle.member)
-        self._something.set()
-        if handle.member.group.complete:
-            self._completed.set()
+        if self._deciding is not None and self._deciding.done():
+            if self._deciding.cancelled():
+                raise EngineError("the router was closed")
+            error = self._deciding.exception()
+            raise EngineError(f"the policy failed: {error!r}") from error
 
     def _worker_changed(self, number: int) -> None:
         """It has died, has been started, or has been given up."""
@@ -272,9 +247,13 @@ class Router:
             self.rollouts.lose(number)
         self._something.set()
         if self.workers.failed:
-            for handle in self._handles.values():
-                handle.placed.set()
-            self._completed.set()
+            self._tell_all()
+
+    def _tell_all(self) -> None:
+        """Whoever waits looks again, and finds that it is in vain."""
+        for handle in self._handles.values():
+            handle.placed.set()
+        self._completed.set()
 
     # --- decisions ----------------------------------------------------------------------------
 
@@ -291,6 +270,7 @@ class Router:
 
     def decide(self) -> None:
         """One decision, and what follows from it."""
+        self._give_up_idle(time.monotonic())
         live = self.workers.live
         if not live:
             return
@@ -307,17 +287,10 @@ class Router:
             if member.admitted:
                 self._handles[member.number].placed.set()
 
-
-def _joined(first: Generation, second: Generation) -> Generation:
-    return Generation(
-        first.token_ids + second.token_ids,
-        first.logprobs + second.logprobs,
-        first.versions + second.versions,
-        second.finish_reason,
-    )
-
-
-def _finished(so_far: Generation, max_tokens: int, stop_token_ids: list[int]) -> bool:
-    """Whether an engine died after the last token of the turn."""
-    produced = so_far.token_ids
-    return len(produced) >= max_tokens or (bool(produced) and produced[-1] in stop_token_ids)
+    def _give_up_idle(self, now_s: float) -> None:
+        limit_s = self.config.tool_timeout_s
+        for handle in list(self._handles.values()):
+            member = handle.member
+            if member.phase is Phase.DONE or handle.asks or now_s - member.tool_began_s < limit_s:
+                continue
+            self.give_up(member, "tool", f"it has asked for no turn for {limit_s:g} s")

@@ -18,8 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from venusrl.engine.engine_process import EngineConfig, spawn
+from venusrl.engine.engine_process import EngineConfig, obituary, spawn
 from venusrl.engine.generation import EngineError, FinishReason, Generation, Probe
+from venusrl.engine.liveness import wait_for_silence
 from venusrl.engine.shared_table import Claim
 from venusrl.engine.wire import MAX_LINE_BYTES, READY_ID, decode, encode
 
@@ -46,6 +47,7 @@ class VllmEngine:
         self._dead: str | None = None
         self._ended = asyncio.Event()
         self._reading = asyncio.create_task(self._read(reader))
+        self._watching: asyncio.Task[None] | None = None
         self._push_lock = asyncio.Lock()
         self.version = 0
         self.tokens_generated = 0
@@ -64,6 +66,7 @@ class VllmEngine:
         try:
             async with asyncio.timeout(config.start_timeout_s):
                 await engine._answer(READY_ID)
+            engine._watching = asyncio.create_task(engine._watch())
         except TimeoutError:
             engine.close()
             raise EngineError(
@@ -116,7 +119,7 @@ class VllmEngine:
         result = await self._generate(
             token_ids,
             max_tokens=max_tokens,
-            stop_token_ids=list(stop_token_ids),
+            stop_token_ids=stop_token_ids,
             temperature=temperature,
             priority=priority,
             claim=claim,
@@ -173,6 +176,8 @@ class VllmEngine:
         """End the engine's process. A second call does nothing."""
         self._fail_all("the engine was closed")
         self._reading.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
         self._writer.close()
         if self._process.poll() is None:
             self._process.terminate()
@@ -263,9 +268,24 @@ class VllmEngine:
                     future.set_exception(EngineError(str(message["error"])))
                 else:
                     future.set_result(message["result"])
-            self._fail_all(self._obituary())
+            self._fail_all(obituary(self._process, self._config.log_path))
         except (OSError, ValueError) as error:
             self._fail_all(f"the connection to the engine failed: {error!r}")
+
+    async def _watch(self) -> None:
+        """Kills the process once it hangs: for whoever waits it is dead then."""
+
+        async def ask() -> None:
+            # A push has a bound of its own, and nothing is answered meanwhile.
+            if not self._push_lock.locked():
+                async with self._push_lock:
+                    await self.counts()
+
+        timeout_s = self._config.answer_timeout_s
+        with suppress(EngineError):
+            await wait_for_silence(ask, timeout_s)
+            self._process.kill()
+            self._fail_all(f"the engine hangs: it has not answered for {timeout_s:g} s")
 
     def _grow(self, number: int, more: Mapping[str, Any]) -> None:
         partial = self._partial.get(number)
@@ -283,16 +303,6 @@ class VllmEngine:
                 future.set_exception(EngineError(reason))
                 # Whoever still waits sees it; nobody has to.
                 future.exception()
-
-    def _obituary(self) -> str:
-        # Its end of the socket closes a moment before it is gone.
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(1.0)
-        log = self._config.log_path
-        text = f"the engine's process ended with status {self._process.poll()}"
-        if log is None or not log.exists():
-            return text
-        return f"{text}; the end of {log}:\n{log.read_text(errors='replace')[-1500:]}"
 
 
 def _weights_file(path: Path) -> Path:

@@ -1,9 +1,9 @@
 """Runs one episode: generate a command, run it, show its output, until the end; then verify.
 
 Every episode ends with a record, within its deadline. What the sandbox side does wrong (any
-`VenusError`, a broken task, the deadline) makes the record *failed*; what the policy does wrong
-is an observation or an unsolved task. An engine that fails ends the run: `EngineError` goes
-through.
+`VenusError`, a broken task, the deadline), or a router that gives it up, makes the record
+*failed*; what the policy does wrong is an observation or an unsolved task. An engine that fails
+ends the run: `EngineError` goes through.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sandboxd.errors import ExecFailed, VenusError
-from venusrl.engine.generation import FinishReason, Generator
+from venusrl.engine.generation import FinishReason, Generator, RolloutEnded
 from venusrl.episode.action import Action, Command, Finish, Malformed, parse_action
 from venusrl.episode.observation import render, render_error
 from venusrl.episode.record import Episode, Outcome, SandboxTimes, Turn
@@ -75,7 +75,7 @@ class EpisodeRunner:
             outcome = Outcome.SOLVED if solved else Outcome.UNSOLVED
         except TimeoutError:
             failure = f"the deadline of {self._config.deadline_s:g} s passed"
-        except (VenusError, SandboxFailure) as error:
+        except (VenusError, SandboxFailure, RolloutEnded) as error:
             failure = f"{type(error).__name__}: {error}"
         return Episode(
             task_id=task.task_id,
