@@ -67,22 +67,20 @@ def test_a_stopped_engine_a_stuck_tool_and_a_stuck_judge_hold_no_step_up(tmp_pat
         )
         router = await Router.start(config, start)
         try:
-            # One of each group hangs for ever.
-            handles = [router.dispatch(40, 3) for _ in range(2)]
-            episodes = [asyncio.create_task(episode(h)) for group in handles for h in group[:2]]
-            stuck = [
-                asyncio.create_task(episode(handles[0][2], tool_s=1e6)),
-                asyncio.create_task(episode(handles[1][2], judge_s=1e6)),
+            group = router.dispatch(40, 4)
+            hangs: list[dict[str, float]] = [{}, {}, {"tool_s": 1e6}, {"judge_s": 1e6}]
+            episodes = [
+                asyncio.create_task(episode(handle, **what))
+                for handle, what in zip(group, hangs, strict=True)
             ]
-            for group in handles:
-                assert await router.batch() == [group[0].member.group]
-                assert [h.member.failure is None for h in group] == [True, True, False]
-                router.retire([group[0].member.group])
-            await asyncio.gather(*episodes)
-            assert not any(task.done() for task in stuck)
-            for task in stuck:
+            (found,) = await router.batch()
+            assert [m.failure is None for m in found.members] == [True, True, False, False]
+            router.retire([found])
+            await asyncio.gather(*episodes[:2])
+            for task in episodes[2:]:
+                assert not task.done()
                 task.cancel()
-            await asyncio.gather(*stuck, return_exceptions=True)
+            await asyncio.gather(*episodes[2:], return_exceptions=True)
 
             # An engine is stopped in the middle of a turn: it neither dies nor answers.
             (alone,) = router.dispatch(40, 1)
@@ -95,12 +93,12 @@ def test_a_stopped_engine_a_stuck_tool_and_a_stuck_judge_hold_no_step_up(tmp_pat
             os.kill(victim.pid, signal.SIGSTOP)
             assert await going == expected
             assert victim.dead is not None and "hangs" in victim.dead
+            alone.finish()
+            router.retire(await router.batch())
             while router.workers.replaced == 0:
                 assert router.workers.reason
                 await asyncio.sleep(0.01)
             assert not psutil.pid_exists(victim.pid)
-            alone.finish()
-            router.retire(await router.batch())
 
             # What a step may wait for ends a turn that runs, too.
             (late,) = router.dispatch(40, 1)

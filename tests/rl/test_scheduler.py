@@ -104,7 +104,7 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
         "step_tokens": 96,
         "threads": 1,
     }
-    options = {"table": str(desk.table.path), "check_every": 1}
+    options = {"table": str(desk.table.path), "check_every": 1, "prefill_tokens": 40}
 
     async def start() -> tuple[VllmEngine, VllmEngine]:
         return await asyncio.gather(

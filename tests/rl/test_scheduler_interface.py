@@ -29,6 +29,7 @@ pytestmark = pytest.mark.rl
 OVERRIDDEN = {
     "add_request": ["request"],
     "schedule": ["throttle_prefills"],
+    "_handle_blocked_waiting_request": ["request"],
     "_free_request_blocks": ["request"],
     "reset_prefix_cache": ["reset_running_requests", "reset_connector"],
 }
@@ -74,20 +75,21 @@ def test_both_variants_share_the_mixin_and_override_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "policy", "caching", "message"),
+    ("given", "policy", "caching", "chunked", "message"),
     [
-        ({}, "priority", True, "additional_config"),
-        ({"venus": {"table": "t", "colour": 1}}, "priority", True, "check_every"),
-        ({"venus": {"table": "t"}}, "fcfs", True, "scheduling_policy"),
-        ({"venus": {"table": "t"}}, "priority", False, "prefix_caching"),
+        ({}, "priority", True, True, "additional_config"),
+        ({"venus": {"table": "t", "colour": 1}}, "priority", True, True, "check_every"),
+        ({"venus": {"table": "t"}}, "fcfs", True, True, "scheduling_policy"),
+        ({"venus": {"table": "t"}}, "priority", False, True, "prefix_caching"),
+        ({"venus": {"table": "t"}}, "priority", True, False, "chunked_prefill"),
     ],
 )
 def test_a_configuration_that_does_not_fit_is_refused(
-    given: dict[str, Any], policy: str, caching: bool, message: str
+    given: dict[str, Any], policy: str, caching: bool, chunked: bool, message: str
 ) -> None:
     config = SimpleNamespace(
         additional_config=given,
-        scheduler_config=SimpleNamespace(policy=policy),
+        scheduler_config=SimpleNamespace(policy=policy, enable_chunked_prefill=chunked),
         cache_config=SimpleNamespace(enable_prefix_caching=caching),
     )
     with pytest.raises(ValueError, match=message):

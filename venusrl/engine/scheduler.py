@@ -8,10 +8,8 @@ class, rank, level. A request says whose turn it is (`shared_table.Claim`) by
 `SamplingParams(extra_args={"venus_slot": row, "venus_trajectory": id})`; one that says nothing, or
 names a row that is no longer its own, comes after all others.
 
-- Admission and prefill budget: by (class, rank). vLLM's own queue does it, with our priorities.
-- Displacement: a critical request that waits takes the place of background ones that run, if that
-  makes it fit. Victims come after it in the queue's own order: any other victim would be admitted
-  again before it, and displaced again, for ever.
+- Admission and prefill: by (class, rank). vLLM's own queue does it, with our priorities.
+- How much prefill a step takes, who is displaced and who is passed: `admission.py`.
 - Residency: `residency.py`. Blocks of level high are pinned between turns. Whoever needs room takes
   it from the worst record that is worse than itself; where nothing else runs, from any.
 
@@ -28,13 +26,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
 
+from venusrl.engine.admission import Passing, displace, step_tokens
 from venusrl.engine.invariants import check
 from venusrl.engine.residency import Residency
-from venusrl.engine.scheduler_options import Counts, Options, claim_of
+from venusrl.engine.scheduler_options import BACKGROUND, UNKNOWN, Counts, Options, claim_of
 from venusrl.engine.shared_table import (
     DECISION,
     NOBODY,
@@ -45,9 +43,6 @@ from venusrl.engine.shared_table import (
 )
 from venusrl.schedule.snapshot import Level
 
-# Priorities as vLLM's queue takes them, lower first: critical, background, not ours.
-_BACKGROUND = 1 << 32
-_UNKNOWN = 1 << 33
 _REPORT_INTERVAL_S = 0.05
 
 if TYPE_CHECKING:
@@ -71,6 +66,7 @@ class PriorityMixin(_Base):
         self.slots: dict[int, int] = {}  # of the trajectories that this engine knows
         self.claims: dict[str, Claim] = {}  # by request
         self.residency = Residency(self.kv_cache_manager.block_pool)
+        self.passing = Passing(self.options.patience_s)
         self.counts = Counts()
         self._report = self.options.report and SharedTable.attach(Path(self.options.report), REPORT)
         if isinstance(self._report, SharedTable) and self._report.rows != self.table.rows:
@@ -91,10 +87,15 @@ class PriorityMixin(_Base):
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         self._read_table()
-        self._displace()
-        # Decoding costs one token each and is always worth it; then prefill, by priority.
-        self.running.sort(key=lambda request: (request.is_prefill_chunk, request.priority))
-        output = super().schedule(*args, **kwargs)
+        whole_tokens = self.max_num_scheduled_tokens
+        self.max_num_scheduled_tokens = step_tokens(self)
+        try:
+            displace(self)
+            # Decoding costs one token each and is always worth it; then prefill, by priority.
+            self.running.sort(key=lambda request: (request.is_prefill_chunk, request.priority))
+            output = super().schedule(*args, **kwargs)
+        finally:
+            self.max_num_scheduled_tokens = whole_tokens
         for new in output.scheduled_new_reqs:
             self._runs(new.req_id)
         for request_id in output.scheduled_cached_reqs.resumed_req_ids:
@@ -107,7 +108,12 @@ class PriorityMixin(_Base):
             self.counts.checked += 1
         return output
 
+    def _handle_blocked_waiting_request(self, request: Any) -> bool:
+        ready = bool(super()._handle_blocked_waiting_request(request))
+        return ready and not self.passing.passes(self, request)
+
     def _free_request_blocks(self, request: Any) -> None:
+        self.passing.forget(request.request_id)
         claim = self.claims.get(request.request_id)
         if claim is not None and request.is_finished():
             del self.claims[request.request_id]
@@ -174,60 +180,31 @@ class PriorityMixin(_Base):
     def _trajectory_priority(self, trajectory: int) -> int:
         row = self._row(trajectory)
         if row is None:
-            return _UNKNOWN
-        return int(row["rank"]) + (0 if row["critical"] else _BACKGROUND)
+            return UNKNOWN
+        return int(row["rank"]) + (0 if row["critical"] else BACKGROUND)
 
     def _priority(self, request: Any) -> int:
         claim = self.claims.get(request.request_id)
-        return _UNKNOWN if claim is None else self._trajectory_priority(claim.trajectory)
+        return UNKNOWN if claim is None else self._trajectory_priority(claim.trajectory)
 
-    # --- displacement -------------------------------------------------------------------------
+    # --- room ---------------------------------------------------------------------------------
 
-    def _displace(self) -> None:
-        """The head of the queue, if critical, takes the place of as few background requests as
-        make it fit; of none if all would not be enough."""
-        if not self.waiting or not self.running or self.pause_state != PauseState.UNPAUSED:
-            return
-        claimant = self.waiting.peek_request()
-        if claimant.priority >= _BACKGROUND or claimant.status not in _MAY_RUN:
-            return
-        if claimant.num_stale_output_tokens and not claimant.drop_stale_output:
-            return  # vLLM does not resume it before an older step has delivered its tokens
-        victims = sorted(
-            (r for r in self.running if r.priority >= _BACKGROUND and claimant < r), reverse=True
-        )
-        if not victims:
-            return
-        seats = self.max_num_active_reqs - len(self.running) - self.num_waiting_for_streaming_input
-        blocks = self._free_for(claimant) - self._blocks_needed(claimant) - len(self.running)
-        budget = self.max_num_scheduled_tokens - sum(_wanted(r) for r in self.running)
-        for count, victim in enumerate([*victims, None]):
-            if seats > 0 and blocks >= 0 and budget > 0:
-                for displaced in victims[:count]:
-                    self._put_back(displaced)
-                return
-            if victim is None or not self._request_blocks_can_be_freed(victim):
-                return
-            seats += 1
-            held = self.kv_cache_manager.get_blocks(victim.request_id).blocks[0]
-            blocks += 1 + sum(block.ref_cnt == 1 for block in held)
-            budget += _wanted(victim)
-
-    def _put_back(self, victim: Any) -> None:
+    def put_back(self, victim: Any) -> None:
+        """It loses its place, and waits again."""
         self.running.remove(victim)
         self._preempt_request(victim, time.monotonic(), drop_stale_output=self.requires_kv_delivery)
         # It may be admitted again in this very step: the runner must then take it for a new one.
         self.prev_step_scheduled_req_ids.discard(victim.request_id)
         self.counts.displaced += 1
 
-    def _blocks_needed(self, request: Any) -> int:
+    def blocks_needed(self, request: Any) -> int:
         """Free blocks that admitting the whole request takes."""
         hits = self.kv_cache_manager.get_computed_blocks(request)[0].blocks[0]
         held = sum(block.ref_cnt > 0 for block in hits)
         whole: int = -(-request.num_tokens // self.block_size)
         return whole - held
 
-    def _free_for(self, request: Any) -> int:
+    def free_for(self, request: Any) -> int:
         """Blocks that are free, or that others would give back for it."""
         pool = self.kv_cache_manager.block_pool
         pinned = sum(self.residency.records[t].pinned for t in self._worse(request))
@@ -238,6 +215,7 @@ class PriorityMixin(_Base):
 
     def _runs(self, request_id: str) -> None:
         """From now on it has references of its own."""
+        self.passing.forget(request_id)
         claim = self.claims.get(request_id)
         if claim is not None:
             self.residency.drop(claim.trajectory)
@@ -276,7 +254,7 @@ class PriorityMixin(_Base):
     def _after_demotion(self, request: Any, again: Callable[[], Any]) -> Any:
         worse = self._worse(request)
         first = request.status != RequestStatus.RUNNING
-        if first and self._blocks_needed(request) > self._free_for(request):
+        if first and self.blocks_needed(request) > self.free_for(request):
             return None  # all of it would go for nothing
         step = 8
         for trajectory in worse:
@@ -308,15 +286,6 @@ class PriorityMixin(_Base):
             if claim is not None:
                 rows[claim.slot] = (claim.trajectory, request.num_computed_tokens)
         self._report.publish(rows)
-
-
-_MAY_RUN = (RequestStatus.WAITING, RequestStatus.PREEMPTED)
-
-
-def _wanted(request: Any) -> int:
-    """Tokens that a running request takes of the next step's budget, at most."""
-    wanted = request.num_tokens_with_spec + request.num_output_placeholders
-    return max(1, int(wanted - request.num_computed_tokens))
 
 
 class PriorityScheduler(PriorityMixin, Scheduler):

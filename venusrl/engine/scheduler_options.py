@@ -8,6 +8,10 @@ from typing import Any
 
 from venusrl.engine.shared_table import CLAIM_KEYS, Claim
 
+# Priorities as vLLM's queue takes them, lower first: critical, background, not ours.
+BACKGROUND = 1 << 32
+UNKNOWN = 1 << 33
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -17,6 +21,10 @@ class Options:
     worker: int = 0  # which engine of the table's this is
     report: str | None = None  # path of the table that this engine tells its state in
     check_every: int = 0  # steps between two checks of the invariants; 0: never
+    prefill_tokens: int = 256  # of a step in which others decode; 0: all that a step takes
+    # With a host tier: a turn that finds no room is passed by those that do, for so long, and
+    # nobody is displaced; 0: nobody is passed.
+    patience_s: float = 0.0
 
     @classmethod
     def of(cls, vllm_config: Any) -> Options:
@@ -32,6 +40,8 @@ class Options:
             raise ValueError("start the scheduler: scheduling_policy must be 'priority'")
         if not vllm_config.cache_config.enable_prefix_caching:
             raise ValueError("start the scheduler: enable_prefix_caching must be on")
+        if not vllm_config.scheduler_config.enable_chunked_prefill:
+            raise ValueError("start the scheduler: enable_chunked_prefill must be on")
         return cls(**given)
 
 
@@ -43,6 +53,7 @@ class Counts:
     displaced: int = 0
     demoted: int = 0  # times that a record had to give blocks back
     demoted_blocks: int = 0
+    passed: int = 0  # times that one was left to wait while others behind it had their turn
     released: int = 0
     checked: int = 0
 
