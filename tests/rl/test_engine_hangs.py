@@ -17,7 +17,8 @@ from venusrl.engine.router import Rollout, Router, RouterConfig
 
 pytestmark = [pytest.mark.rl, pytest.mark.timeout(600)]
 
-CONTEXT = 512
+CONTEXT = 1024
+LONG = 800
 
 
 async def turn(handle: Rollout, context: list[int], length: int) -> list[int]:
@@ -84,10 +85,10 @@ def test_a_stopped_engine_a_stuck_tool_and_a_stuck_judge_hold_no_step_up(tmp_pat
 
             # An engine is stopped in the middle of a turn: it neither dies nor answers.
             (alone,) = router.dispatch(40, 1)
-            expected = await turn(alone, [5] * 40, 300)
-            going = asyncio.create_task(turn(alone, [5] * 40, 300))
+            expected = await turn(alone, [5] * 40, LONG)
+            going = asyncio.create_task(turn(alone, [5] * 40, LONG))
             victim = engines[alone.member.worker]
-            while not any(40 < len(part.token_ids) < 250 for part in victim._partial.values()):
+            while not any(40 < len(part.token_ids) < LONG for part in victim._partial.values()):
                 assert not going.done()
                 await asyncio.sleep(0.005)
             os.kill(victim.pid, signal.SIGSTOP)
@@ -103,7 +104,7 @@ def test_a_stopped_engine_a_stuck_tool_and_a_stuck_judge_hold_no_step_up(tmp_pat
             # What a step may wait for ends a turn that runs, too.
             (late,) = router.dispatch(40, 1)
             router.config = RouterConfig(2, config.capacity, 1, step_timeout_s=0.2)
-            going = asyncio.create_task(turn(late, [5] * 40, 460))
+            going = asyncio.create_task(turn(late, [5] * 40, LONG))
             assert await router.batch() == [late.member.group]
             with pytest.raises(RolloutEnded, match="step has waited"):
                 await going
