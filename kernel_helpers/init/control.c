@@ -300,6 +300,11 @@ static unsigned take_fds(struct msghdr *message, int *fds) {
   return count;
 }
 
+static void close_all(const int *fds, unsigned count) {
+  for (unsigned i = 0; i < count; i++)
+    close(fds[i]);
+}
+
 enum receive_result { RECEIVED, NOTHING, SHUT_DOWN };
 
 static enum receive_result receive_one(struct control *control) {
@@ -315,13 +320,15 @@ static enum receive_result receive_one(struct control *control) {
   ssize_t size = recvmsg(control->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (size < 0 && (errno == EAGAIN || errno == EINTR))
     return NOTHING;
+  /* Also a packet without a byte brings descriptors. */
+  int fds[VENUS_MAX_PACKET_FDS];
+  unsigned fd_count = size < 0 ? 0 : take_fds(&message, fds);
   if (size <= 0) {
+    close_all(fds, fd_count);
     drop(control);
     return NOTHING;
   }
 
-  int fds[VENUS_MAX_PACKET_FDS];
-  unsigned fd_count = take_fds(&message, fds);
   struct packet packet;
   int error = packet_parse(&packet, receive_buffer, (size_t)size, fd_count);
   if (message.msg_flags & MSG_CTRUNC)
@@ -330,8 +337,7 @@ static enum receive_result receive_one(struct control *control) {
     error = EMSGSIZE;
   bool go_on = true;
   if (error) {
-    for (unsigned i = 0; i < fd_count; i++)
-      close(fds[i]);
+    close_all(fds, fd_count);
     struct venus_ack ack = {.error = error};
     answer(control, VENUS_ERROR, packet.header.request_id, &ack, sizeof ack);
   } else {

@@ -196,7 +196,7 @@ static ssize_t receive_status(int socket, struct child_failure *failure) {
                           .msg_control = &ancillary,
                           .msg_controllen = sizeof ancillary};
   ssize_t size = recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-  struct cmsghdr *control = size > 0 ? CMSG_FIRSTHDR(&header) : NULL;
+  struct cmsghdr *control = size >= 0 ? CMSG_FIRSTHDR(&header) : NULL;
   if (control && control->cmsg_type == SCM_RIGHTS) {
     int listener;
     memcpy(&listener, CMSG_DATA(control), sizeof listener);

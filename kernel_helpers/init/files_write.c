@@ -11,6 +11,8 @@
 #include "sys.h"
 #include "upload.h"
 
+#define MAX_LINKS 40 /* as the kernel has it */
+
 static char buffer[65536]; /* touched in children only */
 static char target[PATH_MAX];
 static char temporary[PATH_MAX + 64];
@@ -83,17 +85,32 @@ static int give_name(struct upload *upload, size_t directory_size) {
   return rename(temporary, target) < 0 ? errno : 0;
 }
 
-/* Where the bytes really go: through symbolic links, as an open(2) for writing would. */
-static int resolve_target(const char *path, struct stat *existing, bool *exists) {
-  struct stat info;
-  if (lstat(path, &info) == 0 && S_ISLNK(info.st_mode)) {
-    if (!realpath(path, target))
-      return errno;
-  } else {
-    if (strlen(path) >= sizeof target)
+/* Follows the symbolic links at the end of the path into `target`, which need not be there. */
+static int follow_links(const char *path, bool *followed) {
+  char link[PATH_MAX];
+  if (strlen(path) >= sizeof target)
+    return ENAMETOOLONG;
+  strcpy(target, path);
+  for (unsigned count = 0; count <= MAX_LINKS; count++) {
+    ssize_t size = readlink(target, link, sizeof link);
+    if (size < 0)
+      return errno == EINVAL || errno == ENOENT ? 0 : errno; /* no link, or nothing */
+    const char *slash = strrchr(target, '/');
+    size_t directory_size = *link != '/' && slash ? (size_t)(slash + 1 - target) : 0;
+    if (directory_size + (size_t)size >= sizeof target)
       return ENAMETOOLONG;
-    strcpy(target, path);
+    memcpy(target + directory_size, link, (size_t)size);
+    target[directory_size + (size_t)size] = 0;
+    *followed = true;
   }
+  return ELOOP;
+}
+
+/* Where the bytes really go: through symbolic links, as an open(2) for writing would. */
+static int resolve_target(const char *path, struct stat *existing, bool *exists, bool *followed) {
+  int error = follow_links(path, followed);
+  if (error)
+    return error;
   *exists = stat(target, existing) == 0;
   if (!*exists)
     return errno == ENOENT ? 0 : errno;
@@ -126,18 +143,19 @@ static int set_attributes(int fd, const struct stat *existing, const struct file
 
 int files_write(const char *path, const char *owner_text, mode_t mode, uint32_t flags) {
   struct stat existing;
-  bool exists;
+  bool exists, followed = false;
   struct file_owner owner;
   if (files_owner(owner_text, &owner))
     return EINVAL;
-  int error = resolve_target(path, &existing, &exists);
+  int error = resolve_target(path, &existing, &exists, &followed);
   if (error)
     return error;
   const char *slash = strrchr(target, '/');
   size_t directory_size = slash ? (size_t)(slash + 1 - target) : 0;
   if (!target[directory_size])
     return *target ? EISDIR : ENOENT;
-  if (flags & VENUS_FILE_PARENTS && (error = prepare_parents(directory_size)))
+  /* Those of the name that was given, not of what a link says. */
+  if (flags & VENUS_FILE_PARENTS && !followed && (error = prepare_parents(directory_size)))
     return error;
   /* Replacing a file takes rights on the directory only; an upload must respect the file's own. */
   if (exists && access(target, W_OK) < 0)

@@ -26,6 +26,11 @@ static bool are_flags_valid(const struct venus_exec *head) {
          head->number[1] <= UINT16_MAX;
 }
 
+/* Signals go there: neither to init itself nor to groups of processes. */
+static bool is_pid_valid(const struct venus_exec *head) {
+  return head->kind != VENUS_KIND_RESTORED || (head->number[0] != 1 && head->number[0] <= INT32_MAX);
+}
+
 static int parse_exec(struct exec_request *exec, const uint8_t *payload, size_t size,
                       unsigned fd_count) {
   struct venus_exec *head = &exec->head;
@@ -34,7 +39,7 @@ static int parse_exec(struct exec_request *exec, const uint8_t *payload, size_t 
   memcpy(head, payload, sizeof *head);
   bool has_procs = head->fd_mask & VENUS_HAS_CGROUP_PROCS;
   if (head->exec_id == 0 || !are_flags_valid(head) || head->kind > VENUS_KIND_LAST ||
-      (head->fd_mask & ~(uint32_t)VENUS_HAS_ALL) ||
+      !is_pid_valid(head) || (head->fd_mask & ~(uint32_t)VENUS_HAS_ALL) ||
       head->cgroup_procs_count > VENUS_MAX_CGROUP_PROCS ||
       has_procs != (head->cgroup_procs_count > 0) || head->rlimit_count > VENUS_MAX_RLIMITS ||
       head->argc == 0 || head->argc > VENUS_MAX_STRINGS || head->envc > VENUS_MAX_STRINGS ||

@@ -525,14 +525,15 @@ static int finish_directories(int error) {
   while (unpack.directory_count) {
     struct directory *each = &unpack.directories[--unpack.directory_count];
     int fd = open_beneath(each->path, O_RDONLY | O_DIRECTORY);
-    if (fd < 0)
-      continue; /* a later member took its place */
-    int failed = set_attributes(fd, each);
-    close(fd);
-    if (failed && !error) {
-      error = failed;
-      files_failed_at(each->path);
+    if (fd >= 0) { /* else a later member took its place */
+      int failed = set_attributes(fd, each);
+      close(fd);
+      if (failed && !error) {
+        error = failed;
+        files_failed_at(each->path);
+      }
     }
+    free(each->path);
   }
   return error;
 }

@@ -22,8 +22,9 @@ INPUT_TIMEOUT_S = 20
 MEMORY_MIB = 1024
 # Larger than any of the parsers takes in one piece would only be refused.
 MAX_INPUT_BYTES = 16384
-# A program that tries next to nothing has a fault of its own.
-LEAST_RUNS = 1000
+# A program that tries next to nothing has a fault of its own. Those that start processes try
+# the least.
+LEAST_RUNS = 200
 
 
 class Finding(Exception):

@@ -11,6 +11,7 @@ import subprocess
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from sandboxd import init_protocol as protocol
 from sandboxd.init_protocol.files import read_request, write_request
@@ -65,11 +66,14 @@ def write_seeds(corpus: Path, build: Path) -> None:
     for program in programs(build):
         (corpus / program.name).mkdir(parents=True, exist_ok=True)
     for name, seeds in (
+        ("fuzz_init_control", _control_conversations()),
         ("fuzz_init_packet", _packets()),
         ("fuzz_init_plan", iter([protocol.encode_plan(setup_ops(_SPEC), exec_policy(_SPEC))])),
         ("fuzz_init_restore", _restores()),
         ("fuzz_init_stat", iter([Path("/proc/self/stat").read_bytes(), b"7 (a) b) S 1 7 7 0"])),
         ("fuzz_init_tar", _archives()),
+        ("fuzz_init_untar", (bytes([1]) + each for each in _trees())),
+        ("fuzz_init_upload", _uploads()),
         ("fuzz_init_users", _users()),
         ("fuzz_keeper", _conversations()),
         ("fuzz_proc", _proc_files()),
@@ -85,6 +89,45 @@ def programs(build: Path) -> list[Path]:
     """The fuzz programs that were built."""
     found = sorted((build / "tests" / "fuzz").glob("fuzz_*"))
     return [each for each in found if each.is_file() and each.name != "fuzz_seeds"]
+
+
+def _control_conversations() -> Iterator[bytes]:
+    send, connect, drain, turn = 0, 4, 5, 6
+
+    def step(what: int, packet: bytes = b"", fds: int = 0) -> bytes:
+        return struct.pack("<BBH", what, fds, len(packet)) + packet
+
+    def start(exec_id: int, **options: Any) -> bytes:
+        return protocol.encode_exec(1, protocol.ExecRequest(exec_id, ("true",), **options), _FDS)
+
+    kept = protocol.ExecFds(keep_stdout=3, keep_stderr=4)
+    terminal = protocol.ExecRequest(8, ("sh",), terminal=(24, 80))
+    yield b"".join(
+        (
+            step(send, protocol.encode_hello(1)),
+            step(send, start(9, timeout_ms=1), len(_FDS.in_order())),
+            step(send, protocol.encode_exec(2, terminal, protocol.ExecFds())),
+            step(turn),
+            step(drain),
+            step(send, protocol.encode_list(2)),
+            step(connect),
+            step(send, protocol.encode_list(3)),
+            step(send, protocol.encode_kill(3, 9, 15, whole_tree=True)),
+            step(send, protocol.encode_stdin_closed(4, 9)),
+            step(turn),
+            step(send, protocol.encode_release(5, 9)),
+        )
+    )
+    restored = protocol.ExecRequest(7, ("",), kind=protocol.ExecKind.RESTORED, number0=5)
+    yield b"".join(
+        (
+            step(send, protocol.encode_exec(1, restored, kept), 2),
+            step(send, protocol.encode_keep_terminal(2, 7), 0x61),
+            step(send, protocol.encode_kill(3, 7, 9, whole_tree=False)),
+            step(turn),
+            step(send, protocol.encode_shutdown(6)),
+        )
+    )
 
 
 def _packets() -> Iterator[bytes]:
@@ -135,6 +178,60 @@ def _archives() -> Iterator[bytes]:
                 archive.addfile(member, io.BytesIO(b"abc"))
         yield written.getvalue()
     yield b"22 mtime=-1.000000001\n12 size=777\n13 path=a=b\n\n"
+
+
+def _trees() -> Iterator[bytes]:
+    """Archives with members of each kind, and with such as would lead out of the directory."""
+    hostile = (
+        (tarfile.SYMTYPE, "way", "../outside"),
+        (tarfile.REGTYPE, "way/kept", ""),
+        (tarfile.LNKTYPE, "own", "way/kept"),
+        (tarfile.REGTYPE, "../outside/kept", ""),
+    )
+    ordinary = (
+        (tarfile.DIRTYPE, "d", ""),
+        (tarfile.REGTYPE, "d/f", ""),
+        (tarfile.LNKTYPE, "d/again", "d/f"),
+        (tarfile.SYMTYPE, "d/to", "f"),
+        (tarfile.FIFOTYPE, "d/p", ""),
+        (tarfile.CHRTYPE, "d/null", ""),
+        (tarfile.REGTYPE, "d/" + 12 * "long-name-", ""),
+        (tarfile.SYMTYPE, "d/far", 12 * "long-name-"),
+    )
+    for form in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT):
+        yield _tree(form, ordinary)
+        for member in hostile:
+            yield _tree(form, (hostile[0], member))
+    sparse = "GNU.sparse.major", "GNU.sparse.minor", "GNU.sparse.realsize", "GNU.sparse.name"
+    map_and_data = b"1\n512\n3\n".ljust(512, b"\0") + b"abc"
+    headers = dict(zip(sparse, ("1", "0", "1024", "sparse"), strict=True))
+    yield _tree(tarfile.PAX_FORMAT, ((tarfile.REGTYPE, "s", ""),), map_and_data, headers)
+    attributes = {"SCHILY.xattr.user.a": "1", "mtime": "7.5", "size": "3", "path": "named"}
+    yield _tree(tarfile.PAX_FORMAT, ((tarfile.REGTYPE, "x", ""),), b"abc", attributes)
+
+
+def _tree(
+    form: int,
+    members: tuple[tuple[bytes, str, str], ...],
+    content: bytes = b"abc",
+    headers: dict[str, str] | None = None,
+) -> bytes:
+    written = io.BytesIO()
+    with tarfile.open(fileobj=written, mode="w", format=form) as archive:
+        for kind, name, target in members:
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname, member.pax_headers = kind, target, dict(headers or {})
+            member.size = len(content) if kind == tarfile.REGTYPE else 0
+            archive.addfile(member, io.BytesIO(content))
+    return written.getvalue().rstrip(b"\0").ljust(1024, b"\0") + bytes(1024)
+
+
+def _uploads() -> Iterator[bytes]:
+    pieces = bytes([6, 1])
+    frames = b"".join(protocol.encode_upload_frame(each) for each in (b"abc", 40 * b"d"))
+    yield pieces + frames + protocol.UPLOAD_END
+    yield pieces + frames[:-1]
+    yield pieces + struct.pack("<I", protocol.MAX_UPLOAD_FRAME + 1)
 
 
 def _users() -> Iterator[bytes]:

@@ -74,14 +74,41 @@ def test_write_and_read_back(sandbox: RawSandbox) -> None:
 
 
 def test_replacing_keeps_mode_and_owner_and_follows_links(sandbox: RawSandbox) -> None:
-    script = (
-        "cd /w && echo old > f && chown 5:6 f && chmod 751 f && ln -s f link && ln -s no dangling"
-    )
+    script = "cd /w && echo old > f && chown 5:6 f && chmod 751 f && ln -s f link"
     assert sandbox.shell(script).code == 0
     assert write(sandbox, "/w/link", b"new", mode=0o600) == 0
     done = sandbox.shell("stat -c '%u %g %a' /w/f; readlink /w/link; cat /w/f")
     assert done.stdout == b"5 6 751\nf\nnew"
-    assert write(sandbox, "/w/dangling", b"x") == errno.ENOENT
+
+
+def test_a_link_to_nothing_is_written_through(sandbox: RawSandbox) -> None:
+    """As open(2) with O_CREAT does."""
+    script = (
+        "mkdir -p /w/n/d && cd /w/n && ln -s one first && ln -s d/two one"
+        " && ln -s /w/n/abs absolute && ln -s none/f far && ln -s around round"
+        " && ln -s round around && ln -s new/ slash && ln -s d directory"
+    )
+    assert sandbox.shell(script).code == 0
+    assert write(sandbox, "/w/n/first", b"two", mode=0o640) == 0
+    assert write(sandbox, "/w/n/absolute", b"abs", parents=True) == 0
+    for name, error in (
+        ("far", errno.ENOENT),
+        ("round", errno.ELOOP),
+        ("slash", errno.EISDIR),
+        ("directory", errno.EISDIR),
+    ):
+        assert write(sandbox, f"/w/n/{name}", b"x", parents=True) == error, name
+    done = sandbox.shell("cd /w/n; find . -type f | sort; readlink first; stat -c %a d/two")
+    assert done.stdout == b"./abs\n./d/two\none\n640\n"
+    assert read(sandbox, "/w/n/first") + read(sandbox, "/w/n/absolute") == b"twoabs"
+
+
+def test_a_link_to_nothing_gives_nobody_rights(sandbox: RawSandbox) -> None:
+    sandbox.shell("mkdir -m 700 /w/shut; ln -s /w/shut/f /w/way; ln -s ../../../etc/made /w/up")
+    assert write(sandbox, "/w/way", b"x", user="1000") == errno.EACCES
+    assert write(sandbox, "/w/up", b"x", user="1000") == errno.EACCES
+    assert write(sandbox, "/w/up", b"x") == 0
+    assert (sandbox.upper / "etc/made").read_bytes() == b"x"
 
 
 @pytest.mark.parametrize("existing", [True, False])

@@ -101,6 +101,18 @@ static void test_terminals(void) {
   CHECK(parse(&builder, 0, &packet) == EBADF);
 }
 
+static void test_restored(void) {
+  static const char strings[] = "\0\0restored";
+  struct packet packet;
+  uint64_t pids[] = {0, 2, INT32_MAX, 1, (uint64_t)INT32_MAX + 1, UINT64_MAX};
+  for (unsigned i = 0; i < 6; i++) {
+    struct venus_exec head = {
+        .exec_id = 1, .kind = VENUS_KIND_RESTORED, .argc = 1, .number = {pids[i]}};
+    struct builder builder = exec_packet(head, strings, sizeof strings);
+    CHECK(parse(&builder, 0, &packet) == (i < 3 ? 0 : EINVAL));
+  }
+}
+
 static void test_others(void) {
   struct packet packet;
   struct builder builder = start(VENUS_HELLO, 0);
@@ -150,6 +162,7 @@ static void test_mutations(void) {
 int main(void) {
   test_exec();
   test_terminals();
+  test_restored();
   test_others();
   test_mutations();
   return 0;
