@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 
 import click
 
+from sandboxd.cli.copied_tree import pack, partial, unpack
 from sandboxd.client import FileEntry, FileType, Sandbox
 from sandboxd.errors import NotFound
 
@@ -81,7 +82,8 @@ class _Copier:
             target = str(PurePosixPath(target) / local.absolute().name)
         if local.is_dir():
             self._need_recursive(source)
-            self._upload_directory(local, target)
+            archive = pack(local, _skipped, itself=self._type(target) is None)
+            self._files.write_dir(target, archive, user=self._user)
         else:
             self._upload_file(local, target)
 
@@ -89,17 +91,6 @@ class _Copier:
         with local.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o777
             self._files.write(target, file, user=self._user, mode=mode)
-
-    def _upload_directory(self, local: Path, target: str) -> None:
-        self._files.make_dir(target, user=self._user)
-        for item in sorted(local.iterdir()):
-            path = f"{target}/{item.name}"
-            if item.is_symlink() or not (item.is_dir() or item.is_file()):
-                _skipped(str(item))
-            elif item.is_dir():
-                self._upload_directory(item, path)
-            else:
-                self._upload_file(item, path)
 
     def download(self, source: str, target: str) -> None:
         if target == "-":
@@ -113,38 +104,17 @@ class _Copier:
         entry = self._files.stat(source, user=self._user)
         if entry.type is FileType.DIRECTORY:
             self._need_recursive(source)
-            self._download_directory(source, local)
+            archive = self._files.read_dir(source, user=self._user)
+            unpack(archive, local, lambda name: _skipped(str(PurePosixPath(source) / name)))
         else:
             self._download_file(source, local, entry)
 
     def _download_file(self, source: str, local: Path, entry: FileEntry) -> None:
-        # A download that breaks must not leave half a file under the final name.
-        partial = local.with_name(f".{local.name}.{os.getpid()}.part")
-        try:
-            with partial.open("wb") as file:
-                for chunk in self._content(source):
-                    file.write(chunk)
-                if entry.type is FileType.FILE:
-                    os.fchmod(file.fileno(), entry.mode & 0o777)
-            partial.replace(local)
-        finally:
-            partial.unlink(missing_ok=True)
-
-    def _download_directory(self, source: str, local: Path) -> None:
-        local.mkdir(exist_ok=True)
-        listing = self._files.listing(source, user=self._user)
-        if listing.truncated:
-            raise click.ClickException(f"{source} has more entries than the daemon lists")
-        for entry in listing.entries:
-            if "/" in entry.name or entry.name in ("", ".", ".."):
-                raise click.ClickException(f"{source}: refused the entry name {entry.name!r}")
-            path = f"{source.rstrip('/')}/{entry.name}"
-            if entry.type is FileType.DIRECTORY:
-                self._download_directory(path, local / entry.name)
-            elif entry.type is FileType.FILE:
-                self._download_file(path, local / entry.name, entry)
-            else:
-                _skipped(path)
+        with partial(local) as (file, _):
+            for chunk in self._content(source):
+                file.write(chunk)
+            if entry.type is FileType.FILE:
+                os.fchmod(file.fileno(), entry.mode & 0o777)
 
     def _content(self, path: str) -> Iterator[bytes]:
         return self._files.read(path, "stream", user=self._user)

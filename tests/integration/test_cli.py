@@ -215,6 +215,38 @@ def test_cp_directories(cli: Cli, box: str, tmp_path: Path) -> None:
     assert found == {"a", "sub", "sub/b"}
 
 
+def test_cp_directories_keeps_what_they_are(cli: Cli, box: str, tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    (tree / "empty").mkdir(parents=True)
+    (tree / "closed").mkdir(mode=0o711)
+    (tree / "run").write_bytes(b"#!")
+    (tree / "run").chmod(0o4750)
+    cli("cp", "-r", str(tree), f"{box}:/root/kept")
+    cli("cp", "-r", str(tree), f"{box}:/root/kept")  # into it, under its name
+    shown = cli.text("exec", box, "sh", "-c", "cd /root/kept/tree && stat -c '%a %U %n' *")
+    assert shown.splitlines() == ["711 root closed", "755 root empty", "750 root run"]
+    cli("exec", box, "sh", "-c", "cd /root/kept && chmod 6755 run && truncate -s 1T holes")
+    done = cli("cp", "-r", f"{box}:/root/kept", str(tmp_path / "back"))
+    assert done.stderr == b""
+    back = tmp_path / "back"
+    modes = {path.name: path.stat().st_mode & 0o7777 for path in back.iterdir()}
+    expected = {"closed": 0o711, "empty": 0o755, "run": 0o755, "holes": 0o644, "tree": 0o755}
+    assert modes == expected
+    assert (back / "holes").stat().st_size == 1 << 40
+    assert (back / "holes").stat().st_blocks == 0
+
+
+def test_cp_of_a_directory_says_where_it_failed(cli: Cli, box: str, tmp_path: Path) -> None:
+    (tmp_path / "tree/a").mkdir(parents=True)
+    cli("exec", box, "sh", "-c", "mkdir -p /root/taken/tree; touch /root/taken/tree/a")
+    done = cli("cp", "-r", str(tmp_path / "tree"), f"{box}:/root/taken", code=1)
+    assert b"/root/taken/tree" in done.stderr
+    cli("exec", box, "sh", "-c", "mkdir -m 700 /shut; touch /shut/f; chmod 755 /root")
+    done = cli("cp", "-r", "-u", "1000", f"{box}:/shut", str(tmp_path / "none"), code=1)
+    assert b"/shut" in done.stderr
+    assert not (tmp_path / "none").exists()
+
+
 def test_cp_says_what_is_wrong(cli: Cli, box: str, tmp_path: Path) -> None:
     assert b"exactly one" in cli("cp", "/a", "/b", code=2).stderr
     assert b"/root/absent" in cli("cp", f"{box}:/root/absent", str(tmp_path / "x"), code=1).stderr
