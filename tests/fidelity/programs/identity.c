@@ -45,7 +45,9 @@ static void read_state(struct state *s) {
 int main(void) {
   struct rlimit files = {200, 300};
   setrlimit(RLIMIT_NOFILE, &files);
-  setpriority(PRIO_PROCESS, 0, 7);
+  /* Upwards from whatever the tests run under, which needs no right. */
+  errno = 0;
+  MUST(nice(7) != -1 || errno == 0);
   cpu_set_t one;
   CPU_ZERO(&one);
   CPU_SET(0, &one);
@@ -77,7 +79,7 @@ int main(void) {
   CHECK(before.group_count == after.group_count && memcmp(before.groups, after.groups, sizeof before.groups) == 0);
   CHECK(memcmp(before.capabilities, after.capabilities, sizeof before.capabilities) == 0);
   CHECK(memcmp(before.bounding, after.bounding, sizeof before.bounding) == 0);
-  CHECK(before.nice == after.nice && after.nice == 7);
+  CHECK(before.nice == after.nice && after.nice > 0);
   CHECK(before.no_new_privs == after.no_new_privs && before.seccomp == after.seccomp);
   CHECK(before.dumpable == after.dumpable && before.death_signal == after.death_signal);
   CHECK(memcmp(&before.files, &after.files, sizeof before.files) == 0 && after.files.rlim_max == 300);
