@@ -25,7 +25,7 @@ from sandboxd.protocol import ProtocolError as FrameError
 
 small = st.integers(min_value=0, max_value=70)
 # Of what init sends; of HELLO_REPLY with a name of 4 bytes.
-SIZES = {
+SIZES: dict[int, int] = {
     MessageType.HELLO_REPLY: 28,
     MessageType.STARTED: 16,
     MessageType.FAILED: 16,
