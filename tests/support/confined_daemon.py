@@ -52,6 +52,7 @@ class ConfinedDaemon(DaemonProcess):
     """On a filesystem that belongs to the namespace, as layers of sandboxes have to."""
 
     module = "tests.support.confined_daemon"
+    is_reaped = False  # all of it ends with its namespace
 
     def __init__(self, name: str, place: Path, namespace: Namespace) -> None:
         namespace.run("mount", "-t", "tmpfs", "-o", "size=600m,mode=755", "confined", str(place))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import shutil
 import signal
@@ -12,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import psutil
 
@@ -39,6 +41,8 @@ class DaemonProcess:
     module = "sandboxd"
     prefix: tuple[str, ...] = ()
     """What starts it, before the interpreter."""
+    is_reaped = True
+    """Whether another process removes what is left when this one is killed."""
 
     def __init__(self, name: str, state_dir: Path, settings: dict[str, str] | None = None) -> None:
         self.name = name
@@ -53,6 +57,7 @@ class DaemonProcess:
             **(settings or {}),
         }
         self._process: subprocess.Popen[bytes] | None = None
+        self._reaper: subprocess.Popen[bytes] | None = None
 
     @property
     def socket(self) -> str:
@@ -74,6 +79,8 @@ class DaemonProcess:
             **self._settings,
         }
         with self.log_path.open("ab") as log:
+            if self.is_reaped and self._reaper is None:
+                self._reaper = self._start_reaper(log)
             self._process = subprocess.Popen(
                 [*self.prefix, sys.executable, "-m", self.module],
                 env={**inherited, **{f"VENUS_{k.upper()}": v for k, v in own.items()}},
@@ -84,6 +91,17 @@ class DaemonProcess:
                 preexec_fn=_end_with_the_parent,
             )
         self._wait_until_healthy()
+
+    def _start_reaper(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
+        """A shell that waits for the word that all is done, or for the end of this process."""
+        work = [sys.executable, "-m", "tests.support.reaper", self.name, str(self.state_dir)]
+        return subprocess.Popen(
+            ["sh", "-c", 'read -r word || exec "$@"', "reaper", *work, json.dumps(self._settings)],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
 
     def has_ended(self) -> bool:
         """Whether it dies by itself, within the time that it may take."""
@@ -146,6 +164,9 @@ class DaemonProcess:
                 subprocess.run(["umount", "--lazy", "--quiet", self.state_dir / name], check=False)
             shutil.rmtree(self.state_dir, ignore_errors=True)
             shutil.rmtree(self.run_dir, ignore_errors=True)
+            if self._reaper is not None:
+                self._reaper.communicate(b"done\n")
+                self._reaper = None
         assert not leftovers, "the stopped daemon has left behind:\n" + "\n".join(leftovers)
 
     def log(self) -> str:
