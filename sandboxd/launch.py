@@ -43,7 +43,7 @@ CONTROL_SOCKET = "init.sock"
 LAUNCH_FILE = "launch.json"
 # Renaming a directory of the image works as on any filesystem; and what a crash of the node would
 # take is gone anyway, so a sandbox's fsync need not wait for the disk.
-OVERLAY_OPTIONS = (("redirect_dir", "on"), ("volatile", ""))
+OVERLAY_OPTIONS: tuple[tuple[str, str], ...] = (("redirect_dir", "on"), ("volatile", ""))
 
 
 @dataclass
