@@ -19,10 +19,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sandboxd.errors import InternalError, LimitExceeded, OperationTimeout
+from sandboxd.init_packets import receive_packet
 from sandboxd.init_protocol import (
     MAX_EXECS,
-    MAX_PACKET_FDS,
-    MAX_PACKET_SIZE,
     SEND_BUFFER_SIZE,
     Ack,
     Answer,
@@ -266,9 +265,7 @@ class InitLink:
     def _on_readable(self) -> None:
         # One packet: the loop calls again while there are more, which costs less than to try.
         try:
-            packet, fds, _flags, _address = socket.recv_fds(
-                self._socket, MAX_PACKET_SIZE, MAX_PACKET_FDS
-            )
+            packet, fds = receive_packet(self._socket)
         except BlockingIOError:
             return
         except OSError:

@@ -165,11 +165,10 @@ class FrameDecoder:
         view = memoryview(chunk)
         while True:
             if self._type is None:
-                view = self._take(view, FRAME_HEADER_BYTES)
-                if len(self._buffer) < FRAME_HEADER_BYTES:
+                header, view = self._take(view, FRAME_HEADER_BYTES)
+                if header is None:
                     return
-                self._begin(bytes(self._buffer))
-                self._buffer.clear()
+                self._begin(header)
                 assert self._type is not None
             if self._type in DATA_TYPES:
                 if self._left and not view:
@@ -181,19 +180,24 @@ class FrameDecoder:
                 if not self._left:
                     self._type = None
             else:
-                view = self._take(view, self._left)
-                if len(self._buffer) < self._left:
+                payload, view = self._take(view, self._left)
+                if payload is None:
                     return
-                frame = Frame(self._type, bytes(self._buffer))
-                self._buffer.clear()
+                frame = Frame(self._type, payload)
                 self._type = None
             yield frame
 
-    def _take(self, view: memoryview, want: int) -> memoryview:
-        """Moves bytes into the buffer until it holds `want` of them; returns the rest."""
+    def _take(self, view: memoryview, want: int) -> tuple[bytes | None, memoryview]:
+        """The next `want` bytes, or None while some have not come; and the rest of the view."""
+        if not self._buffer and len(view) >= want:  # nearly always
+            return bytes(view[:want]), view[want:]
         missing = want - len(self._buffer)
         self._buffer += view[:missing]
-        return view[missing:]
+        if len(self._buffer) < want:
+            return None, view[missing:]
+        taken = bytes(self._buffer)
+        self._buffer.clear()
+        return taken, view[missing:]
 
     def _begin(self, header: bytes) -> None:
         number, length = FRAME_HEADER.unpack(header)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -39,9 +40,14 @@ class Call(Generic[T]):
         return error
 
 
+@functools.lru_cache(maxsize=256)
+def _segment(part: str) -> str:
+    return quote(part, safe="")
+
+
 def target(*parts: str, **query: str | int | list[str] | None) -> str:
     """The path with its query; a list stands for the same name several times."""
-    path = "/".join([API_PREFIX, *(quote(part, safe="") for part in parts)])
+    path = "/".join([API_PREFIX, *(_segment(part) for part in parts)])
     present = {name: value for name, value in query.items() if value not in (None, [])}
     return f"{path}?{urlencode(present, doseq=True, quote_via=quote)}" if present else path
 

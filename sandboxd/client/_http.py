@@ -26,7 +26,8 @@ EXEC_GRACE_S = 30.0
 # Below the daemon's 5 s, so that an idle connection is dropped here first, not under a request.
 KEEPALIVE_S = 4.0
 MAX_IDLE_CONNECTIONS = 32
-RECEIVE_BYTES = 256 << 10
+# Room for more is a mapping of its own for each receive, which costs ten times as much.
+RECEIVE_BYTES = 64 << 10
 LAST_CHUNK = b"0\r\n\r\n"
 
 

@@ -44,7 +44,10 @@ class _SyncConnection:
     def __init__(self, path: str, call: Call[T]) -> None:
         self._path = path
         self._socket = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM)
+        self._timeout_s: float | None = CONNECT_TIMEOUT_S
         self._socket.settimeout(CONNECT_TIMEOUT_S)
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
         self.idle_since = 0.0
         try:
             self._socket.connect(path)
@@ -59,13 +62,16 @@ class _SyncConnection:
         """Idle for a short time only, and the daemon has neither closed it nor said anything."""
         if time.monotonic() - self.idle_since > KEEPALIVE_S:
             return False
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
-        return not poll.poll(0)
+        return not self._poll.poll(0)
+
+    def _set_timeout(self, timeout_s: float | None) -> None:
+        if timeout_s != self._timeout_s:  # each setting is a system call
+            self._socket.settimeout(timeout_s)
+            self._timeout_s = timeout_s
 
     def send(self, data: bytes, call: Call[T], timeout_s: float | None) -> bool:
         """False when the daemon takes no more; it may have answered already, and why."""
-        self._socket.settimeout(timeout_s)
+        self._set_timeout(timeout_s)
         try:
             self._socket.sendall(data)
         except TimeoutError as error:
@@ -77,7 +83,7 @@ class _SyncConnection:
         return True
 
     def receive(self, response: Response, call: Call[T], timeout_s: float | None) -> None:
-        self._socket.settimeout(timeout_s)
+        self._set_timeout(timeout_s)
         try:
             data = self._socket.recv(RECEIVE_BYTES)
             if data:

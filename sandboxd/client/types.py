@@ -48,11 +48,16 @@ class _FromJson:
     def from_json(cls, value: Any) -> Self:
         if not isinstance(value, Mapping):
             raise _unreadable(cls, f"expected an object, got {value!r:.200}")
-        names = {each.name for each in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        names = _field_names(cls)  # type: ignore[arg-type]
         try:
             return cls(**{name: item for name, item in value.items() if name in names})
         except (TypeError, ValueError) as error:
             raise _unreadable(cls, str(error)) from error
+
+
+@functools.cache
+def _field_names(cls: type) -> frozenset[str]:
+    return frozenset(each.name for each in dataclasses.fields(cls))
 
 
 def _unreadable(cls: type, cause: str) -> InternalError:
