@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +23,27 @@ GROUP = 8
 BATCH = 2
 ASYNC_FACTOR = 1.5
 BLOCK = 32
-# Like the heavy workload at a fraction of its size, with fewer and relatively longer turns. At the
-# higher pressure an engine holds two contexts in the mean, and must hold one whole: so they cannot
-# differ as much as there. Tools take about a third of a turn's time, as there.
+MODEL_TOKENS = 1088
+STEP_TOKENS = 256
+SLOTS = 32
+# Blocks of each engine, one of which is vLLM's own, for a pressure of 5 and of 1.
+BLOCKS = {"5": MODEL_TOKENS // BLOCK + 1, "1": 5 * MODEL_TOKENS // BLOCK + 1}
+# The heavy workload at a fraction of its size, chosen by what one context costs: to compute the
+# mean live context again takes three times as long as a turn decodes at full memory, as on a 32B
+# engine. So a context is 37 times what a turn generates (147 there), as prefill is dearer here: a
+# token costs 0.036 of a step that only decodes (0.002 there). With 24 trajectories in flight an
+# engine holds 2.3 mean contexts at the higher pressure (8.7 there), and must hold the longest.
 WORKLOAD = Workload(
     name="small",
-    turns=LogNormal(6, 0.5),
+    turns=LogNormal(14, 0.7),
     sibling_icc=0.6,
-    prompt_tokens=160,
-    generated=LogNormal(20, 0.6),
-    observed=LogNormal(36, 0.8),
-    tool_s=LogNormal(0.05, 1.2),
-    max_turns=24,
-    max_tokens=608,
+    prompt_tokens=128,
+    generated=LogNormal(10, 0.7),
+    observed=LogNormal(28, 0.9),
+    tool_s=LogNormal(0.03, 1.2),
+    max_turns=40,
+    max_tokens=MODEL_TOKENS - BLOCK,
 )
-MODEL_TOKENS = 640
-# Blocks of each engine, one of which is vLLM's own.
-BLOCKS = {"5": MODEL_TOKENS // BLOCK + 1, "1": 90}
 VOCABULARY = 512
 
 
@@ -59,14 +64,17 @@ class Effort:
 
     seeds: tuple[int, ...] = (1, 2, 3)
     warm_up: int = 1
-    measured: int = 4
+    measured: int = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
     trained_tokens_per_hour: float
     step_s: float
-    pressure: float  # context of all that are not complete over what the engines can hold
+    # Mean context of those that have begun and are not complete, times those that are dispatched,
+    # over what the engines can hold.
+    pressure: float
+    unfinished_pressure: float  # context of all that are not complete, begun or not, over the same
     hit_rate: float  # of the context of admitted turns
     prefilled_per_trained: float
     preempted_per_step: float
@@ -89,20 +97,27 @@ class Fleet:
             self.place / "model",
             EngineConfig(
                 max_model_len=MODEL_TOKENS,
-                max_concurrency=32,
+                max_concurrency=SLOTS,
                 kv_blocks=self.blocks,
                 block_tokens=BLOCK,
-                step_tokens=256,
+                step_tokens=STEP_TOKENS,
                 threads=1,
+                log_steps=True,
                 scheduler={"table": str(self.table), "worker": number} if self.ours else None,
                 log_path=self.place / f"engine-{number}.log",
             ),
         )
 
     async def __aenter__(self) -> Fleet:
-        capacity = Capacity((self.blocks - 1) * BLOCK, 32)
-        table = self.table if self.ours else None
-        config = RouterConfig(ENGINES, capacity, BATCH, table=table, interval_s=0.25)
+        capacity = Capacity((self.blocks - 1) * BLOCK, SLOTS)
+        config = RouterConfig(
+            ENGINES,
+            capacity,
+            BATCH,
+            max_trajectories=64,
+            table=self.table if self.ours else None,
+            interval_s=0.25,
+        )
         self.router = await Router.start(config, self.start)
         return self
 
@@ -110,8 +125,17 @@ class Fleet:
         await self.router.close()
 
 
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """Of the trainer, from one step to the next."""
+
+    wall_s: float
+    cpu_s: float  # of all engines
+
+
 class Run:
-    """One policy on one seed."""
+    """One policy on one seed. After `measure`: `step_times` of all its steps, the first from the
+    start on, and `engine_steps` as `simulate.fitted` reads them."""
 
     def __init__(self, fleet: Fleet, entrant: Entrant, seed: int) -> None:
         self.router, self.entrant, self.seed = fleet.router, entrant, seed
@@ -119,7 +143,9 @@ class Run:
         self.scripts: dict[int, GroupScript] = {}  # by order of dispatch
         self.episodes: set[asyncio.Task[None]] = set()
         self.dispatched = 0
-        self.pressures: list[float] = []
+        self.contexts: list[tuple[float, float]] = []
+        self.step_times: list[StepTime] = []
+        self.engine_steps: list[list[float]] = []
 
     async def measure(self, effort: Effort) -> Measured:
         router = self.router
@@ -129,35 +155,50 @@ class Run:
         )
         in_flight = round(self.entrant.async_factor * BATCH)
         trained: list[int] = []
+        moved = 0
+        await self.take_steps()  # of whoever ran before
+        counts = [await self.counts()]
+        times_s = [time.monotonic()]
         for _ in range(in_flight):
             self.dispatch()
         self.episodes.add(asyncio.create_task(self.watch()))
         for step in range(effort.warm_up + effort.measured):
             if step == effort.warm_up:
-                begun, before, moved = time.monotonic(), await self.counts(), router.migrated
+                moved = router.migrated
                 trained.clear()
-                self.pressures.clear()
+                self.contexts.clear()
             groups = await self.batch()
             for group in groups:
                 trained += self.scripts[group.order].generated_tokens.tolist()
             router.retire(groups)
             router.advance(router.rollouts.version + 1)
+            times_s.append(time.monotonic())
             for _ in groups:
                 self.dispatch()
-        time_s = time.monotonic() - begun
-        after = await self.counts()
-        counted = {name: after[name] - before[name] for name in after}
-        dispatched = [script.generated_tokens for script in self.scripts.values()]
+            counts.append(await self.counts())
+        migrated = router.migrated - moved
+        self.engine_steps = await self.take_steps()
         await self.leave()
+        self.step_times = [
+            StepTime(later_s - before_s, (after["cpu_ms"] - before["cpu_ms"]) / 1000)
+            for (before_s, later_s), (before, after) in zip(
+                pairwise(times_s), pairwise(counts), strict=True
+            )
+        ]
+        counted = {name: counts[-1][name] - counts[effort.warm_up][name] for name in counts[0]}
+        time_s = times_s[-1] - times_s[effort.warm_up]
+        dispatched = [script.generated_tokens for script in self.scripts.values()]
+        live, unfinished = np.mean(self.contexts, axis=0)
         return Measured(
             trained_tokens_per_hour=3600 * sum(trained) / time_s,
             step_s=time_s / effort.measured,
-            pressure=float(np.mean(self.pressures)),
+            pressure=float(live) * in_flight * GROUP / self.capacity_tokens,
+            unfinished_pressure=float(unfinished) / self.capacity_tokens,
             hit_rate=counted["hit_tokens"] / max(1, counted["asked_tokens"]),
             prefilled_per_trained=(counted["asked_tokens"] - counted["hit_tokens"]) / sum(trained),
             preempted_per_step=counted["preempted"] / effort.measured,
             engine_cpu_s=counted["cpu_ms"] / sum(trained),
-            migrated=router.migrated - moved,
+            migrated=migrated,
             mean_trained_tokens=float(np.mean(trained)),
             mean_dispatched_tokens=float(np.mean(np.concatenate(dispatched))),
         )
@@ -175,11 +216,21 @@ class Run:
         return await waiting
 
     async def watch(self) -> None:
-        """Samples the pressure, for ever."""
+        """Samples how much context is under way, for ever."""
         while True:
-            await asyncio.sleep(0.5)
-            live = [m.context_tokens for m in self.router.rollouts if m.phase is not Phase.DONE]
-            self.pressures.append(sum(live) / self.capacity_tokens)
+            await asyncio.sleep(0.2)
+            unfinished = [m for m in self.router.rollouts if m.phase is not Phase.DONE]
+            begun = [m.context_tokens for m in unfinished if m.turns or m.phase is Phase.RUNNING]
+            if begun:
+                held = sum(m.context_tokens for m in unfinished)
+                self.contexts.append((float(np.mean(begun)), float(held)))
+
+    async def take_steps(self) -> list[list[float]]:
+        rows: list[list[float]] = []
+        for engine in self.router.workers.engines:
+            assert isinstance(engine, VllmEngine)
+            rows += await engine.steps()
+        return rows
 
     async def counts(self) -> dict[str, int]:
         engines = await self.router.workers.counts()

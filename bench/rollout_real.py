@@ -3,8 +3,9 @@
 A model with random weights, large enough that prefill hurts; lengths and tool times are drawn from
 a seed and forced, so the weights do not matter, and every policy sees the same groups. Memory is
 set for two pressures (mean live context over what the engines can hold), nominally 5 and 1.
-Baselines run at the settings of a sweep (`--tune`), which is committed beside this file; ours runs
-at its defaults, with the growth that this workload has per turn.
+Baselines run at the settings of a sweep (`--tune`: in the simulated twin, with constants of these
+engines), which is committed beside this file; ours runs at its defaults, with the growth that this
+workload has per turn.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -33,33 +36,26 @@ from bench.rollout_fleet import (
     Run,
 )
 from bench.rollout_model import save_model
+from bench.rollout_tuning import best_settings, calibrate
 from venusrl.schedule.baselines import Fcfs, OldestFirst, ProgramPause
 from venusrl.schedule.priority import Priority
 from venusrl.simulate.measure import paired_ratio
 
 SETTINGS = Path(__file__).parent / "rollout_real_settings.json"
-TUNING_SEED = 1_000_003
 
 
-def entrants(settings: dict[str, float]) -> dict[str, Entrant]:
+def entrants(settings: Mapping[str, float]) -> dict[str, Entrant]:
     return {
-        "venus": Entrant(Priority(growth_tokens=36.0), ours=True),
+        # Half of what a turn adds, as the default is of the heavy workload's.
+        "venus": Entrant(Priority(growth_tokens=30.0), ours=True),
         "sync_fcfs": Entrant(Fcfs(), async_factor=1.0),
         "capped_fcfs": Entrant(Fcfs(round(settings["capped_fcfs"]))),
         "oldest_first": Entrant(OldestFirst(round(settings["oldest_first"])), by_rank=True),
-        # Its source decides every five seconds, of turns that take ten times as long.
+        # Its source decides every five seconds, which is half a turn there.
         "program_pause": Entrant(
-            ProgramPause(memory_share=settings["program_pause"], buffer_tokens=10), pause_s=0.5
+            ProgramPause(memory_share=settings["program_pause"], buffer_tokens=10), pause_s=0.1
         ),
     }
-
-
-# What `--tune` tries.
-SWEPT: dict[str, tuple[float, ...]] = {
-    "capped_fcfs": (3, 4, 6, 8, 12, 18, 24),
-    "oldest_first": (3, 4, 6, 8, 12, 18, 24),
-    "program_pause": (0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0),
-}
 
 
 async def runs(
@@ -105,19 +101,11 @@ def block(found: dict[str, list[Measured]], settings: dict[str, float]) -> dict[
     return {"best_baseline": best, "policies": policies}
 
 
-async def tune(place: Path, pressure: str, effort: Effort) -> dict[str, Any]:
-    """Every value of every setting; the best of each."""
-    tried: dict[str, dict[str, float]] = {}
+async def tune(place: Path, pressure: str) -> dict[str, Any]:
     async with Fleet(place, BLOCKS[pressure], ours=False) as fleet:
-        for name, values in SWEPT.items():
-            tried[name] = {}
-            for value in values:
-                entrant = entrants(dict.fromkeys(SWEPT, value))[name]
-                one = await Run(fleet, entrant, TUNING_SEED).measure(effort)
-                tried[name][str(value)] = round(one.trained_tokens_per_hour)
-                print(f"  ρ≈{pressure} {name} {value}: {tried[name][str(value)]}", file=sys.stderr)
-    best = {name: float(max(rows, key=lambda v: rows[v])) for name, rows in tried.items()}
-    return {"best": best, "tried": tried}
+        fitted = await calibrate(fleet, entrants)
+    found = best_settings(fitted, pressure, entrants)
+    return found | {"date": date.today().isoformat(), "host": host_facts()}
 
 
 @click.command(help=__doc__)
@@ -127,7 +115,7 @@ async def tune(place: Path, pressure: str, effort: Effort) -> dict[str, Any]:
 @click.option("--steps", type=int, help="Steps that are measured.")
 def main(quick: bool, tuning: bool, chosen: tuple[str, ...], steps: int | None) -> None:
     begun = time.monotonic()
-    effort = Effort(seeds=(1,), measured=2) if quick or tuning else Effort()
+    effort = Effort(seeds=(1,), measured=2) if quick else Effort()
     effort = replace(effort, measured=steps or effort.measured)
     known = json.loads(SETTINGS.read_text())
     blocks: dict[str, Any] = {}
@@ -136,7 +124,7 @@ def main(quick: bool, tuning: bool, chosen: tuple[str, ...], steps: int | None) 
         parameters = save_model(place / "model", VOCABULARY, MODEL_TOKENS)
         for pressure in chosen or ("5", "1"):
             if tuning:
-                known[pressure] = asyncio.run(tune(place, pressure, effort))
+                known[pressure] = asyncio.run(tune(place, pressure))
                 SETTINGS.write_text(json.dumps(known, indent=2) + "\n")
                 continue
             settings = known[pressure]["best"]

@@ -69,20 +69,23 @@ PYBIND11_MODULE(_engines, module) {
       .def(py::init([](double overhead_s, double weights_s, double read_s, double compute_s,
                        double attend_s, double reload_s, double writeback_s,
                        int64_t kv_capacity, int64_t host_capacity, int64_t step_tokens,
-                       int64_t max_running, bool by_rank, bool by_level, bool displace,
-                       double patience_s, int64_t prefill_tokens, size_t engines, size_t rows,
-                       size_t groups) {
+                       int64_t max_running, int64_t block_tokens, bool by_rank,
+                       bool by_level, bool displace, double patience_s, int64_t prefill_tokens, int64_t reserve_tokens,
+                       int64_t evict_tokens, size_t engines, size_t rows, size_t groups) {
              return Engines({overhead_s, weights_s, read_s, compute_s, attend_s, reload_s,
-                             writeback_s, kv_capacity, host_capacity, step_tokens, max_running},
-                            {by_rank, by_level, displace, patience_s, prefill_tokens}, engines,
-                            rows, groups);
+                             writeback_s, kv_capacity, host_capacity, step_tokens, max_running,
+                             block_tokens},
+                            {by_rank, by_level, displace, patience_s, prefill_tokens,
+                             reserve_tokens, evict_tokens},
+                            engines, rows, groups);
            }),
            py::kw_only(), py::arg("overhead_s"), py::arg("weights_s"), py::arg("read_s"),
            py::arg("compute_s"), py::arg("attend_s"), py::arg("reload_s"),
            py::arg("writeback_s"), py::arg("kv_capacity"), py::arg("host_capacity"),
-           py::arg("step_tokens"), py::arg("max_running"), py::arg("by_rank"),
-           py::arg("by_level"), py::arg("displace"), py::arg("patience_s"),
-           py::arg("prefill_tokens"), py::arg("engines"), py::arg("rows"), py::arg("groups"))
+           py::arg("step_tokens"), py::arg("max_running"), py::arg("block_tokens"),
+           py::arg("by_rank"), py::arg("by_level"), py::arg("displace"), py::arg("patience_s"),
+           py::arg("prefill_tokens"), py::arg("reserve_tokens"), py::arg("evict_tokens"),
+           py::arg("engines"), py::arg("rows"), py::arg("groups"))
       .def("start", &Engines::start)
       .def("retire", &Engines::retire)
       .def("place", &place)

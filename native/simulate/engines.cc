@@ -8,11 +8,6 @@
 namespace venus::simulate {
 namespace {
 
-// Blocks are taken from the cache for this many decode steps at once.
-constexpr int64_t kGrowthSteps = 64;
-// Tokens that an engine which knows levels leaves free for each turn under way, when it admits:
-// otherwise full memory would preempt what was admitted last, again and again.
-constexpr int64_t kGrowthReserve = 128;
 // A time that should be a whole number of steps may miss it by rounding.
 constexpr double kStepSlack = 1e-9;
 
@@ -157,7 +152,8 @@ bool Engines::fit(Engine& engine, int64_t row) {
     anybody = anybody || running(member);
   }
   // One that is alone needs no more than its context, or it might never run.
-  int64_t reserve = rules_.by_level && anybody ? kGrowthReserve * (decoding + 1) : decoding + 1;
+  int64_t each = rules_.by_level && anybody ? rules_.reserve_tokens : 1;
+  int64_t reserve = each * (decoding + 1);
   auto missing = [&] {
     return room_needed(engine, row) + reserve + engine.kv_used - model_.kv_capacity;
   };
@@ -173,6 +169,7 @@ bool Engines::fit(Engine& engine, int64_t row) {
 void Engines::admit(Engine& engine, int64_t row, bool wait_for_copies) {
   int64_t context = rows_.context[row], hit = rows_.kv[row];
   if (hit == 0 && engine.prompt_users[rows_.group[row]] > 0) hit = rows_.prompt[row];
+  hit -= hit % model_.block_tokens;
   int64_t loaded = std::max(hit, std::min(rows_.host[row], context));
   engine.counts.asked += context;
   engine.counts.hit += hit;
@@ -240,7 +237,7 @@ bool Engines::make_growth_room(Engine& engine) {
       preempt(engine, last);
       nobody = false;
     } else {
-      shrink(engine, cached, decoding * kGrowthSteps - free);
+      shrink(engine, cached, decoding * rules_.evict_tokens - free);
     }
   }
 }

@@ -35,6 +35,7 @@ struct Model {
   int64_t host_capacity = 0;
   int64_t step_tokens = 0;
   int64_t max_running = 0;
+  int64_t block_tokens = 1;  // what is found in the cache is a whole number of blocks
 };
 
 struct Rules {
@@ -45,6 +46,10 @@ struct Rules {
   bool displace = false;
   double patience_s = 0;       // with a host tier: so long those who fit pass one who does not
   int64_t prefill_tokens = 0;  // of a step in which others decode; 0: all that step_tokens leaves
+  // Tokens that an engine which knows levels leaves free for each turn under way, when it admits:
+  // otherwise full memory would preempt what was admitted last, again and again.
+  int64_t reserve_tokens = 128;
+  int64_t evict_tokens = 64;  // taken from the cache at once, for each turn that decodes
 };
 
 enum Phase : int64_t { kEmpty, kWaiting, kLoading, kPrefill, kDecode, kTool, kDone };

@@ -74,7 +74,7 @@ RUNS = {
 }  # fmt: skip
 # These take minutes at their least, or load vLLM; their parts have tests of their own
 # (tests/unit/test_simulate*.py, tests/rl).
-WITHOUT_RUN = {"rollout_sim", "rollout_real", "scheduler_overhead"}
+WITHOUT_RUN = {"rollout_sim", "rollout_real", "simulator_validation", "scheduler_overhead"}
 
 
 @pytest.fixture(scope="module")

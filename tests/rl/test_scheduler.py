@@ -18,6 +18,7 @@ from tests.support.random_model import VOCABULARY, random_model
 from venusrl.engine import EngineConfig, VllmEngine
 from venusrl.engine.shared_table import DECISION, NOBODY, Claim, SharedTable
 from venusrl.schedule.snapshot import Level
+from venusrl.simulate.fitted import CPU_S, DECODED, PREFILLED, READ, STEP_WALL_S
 
 pytestmark = [pytest.mark.rl, pytest.mark.timeout(600)]
 
@@ -103,6 +104,7 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
         "block_tokens": BLOCK,
         "step_tokens": 96,
         "threads": 1,
+        "log_steps": True,
     }
     options = {"table": str(desk.table.path), "check_every": 1, "prefill_tokens": 40}
 
@@ -174,6 +176,24 @@ def test_tokens_are_those_of_stock_vllm_whatever_is_displaced_and_demoted(
         assert after["displaced"] - before["displaced"] >= 50
         assert after["demoted"] - before["demoted"] >= 50
         assert after["checked"] == after["steps"] > 0
+
+    engines.runner.run(scenario())
+
+
+def test_every_step_tells_what_it_computed(engines: Engines) -> None:
+    """Twice the same context: the second time all but its last block is found in the cache."""
+
+    async def scenario() -> None:
+        context = [random.Random(9).randrange(2, VOCABULARY) for _ in range(150)]
+        for prefilled in (150, 150 - 150 // BLOCK * BLOCK):
+            await engines.stock.steps()
+            await engines.stock.generate(context, max_tokens=6, stop_token_ids=[])
+            rows = await engines.stock.steps()
+            assert sum(row[PREFILLED] for row in rows) == prefilled
+            assert sum(row[DECODED] for row in rows) == 5
+            assert sum(row[READ] for row in rows) == sum(range(151, 156))
+            assert all(row[CPU_S] > 0 and row[STEP_WALL_S] > 0 for row in rows)
+        assert await engines.stock.steps() == []
 
     engines.runner.run(scenario())
 

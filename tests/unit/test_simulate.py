@@ -110,6 +110,15 @@ class TestOneTrajectory:
         assert engines.counts()["prefilled"] == 3500
         assert engines.counts()["decoded"] == 150
 
+    def test_finds_whole_blocks_in_the_cache(self):
+        engines = engines_of(PLAIN._replace(block_tokens=32))
+        start(engines, 0, 3000, [(100, 500, 2.0), (50, 700, 9.0)])
+        place(engines, [0])
+        run_out(engines, 1)
+        counts = engines.counts()
+        assert counts["hit"] == 3100 // 32 * 32
+        assert counts["prefilled"] == 3500 + 3100 % 32
+
     def test_does_not_depend_on_how_often_somebody_looks(self):
         times = []
         for interval in (math.inf, 0.05):
@@ -249,6 +258,29 @@ class TestFullMemory:
                 start(engines, row, 8000, [(500, 300, 0.01), (500, 300, 0.01), (500, 1, 0.1)])
             place(engines, range(5), levels=[2] * 5, critical=[True] * 5)
             run_out(engines, 5)
+
+    def test_what_is_reserved_for_growth_keeps_others_waiting(self):
+        """Two contexts of 4,500 in 10,000 tokens, with room to grow of 128 or 1,200 for each."""
+        for reserve, running in ((128, 2), (1200, 1)):
+            rules = OURS._replace(reserve_tokens=reserve)
+            engines = engines_of(PLAIN._replace(kv_capacity=10_000), rules)
+            for row in range(2):
+                start(engines, row, 4500, [(300, 1, 1.0)])
+            place(engines, [0, 1], levels=[2, 2])
+            engines.advance(1.5)
+            assert (engines.phase[:2] != RowPhase.WAITING).sum() == running
+
+    def test_blocks_are_evicted_as_few_at_once_as_is_said(self):
+        """One that decodes takes what another has cached, little by little."""
+        for evict, left in ((1, 4400), (400, 4050)):
+            engines = engines_of(PLAIN._replace(kv_capacity=9000), Rules(evict_tokens=evict))
+            start(engines, 0, 500, [(1, 3990, 0.0), (1, 1, 100.0), (1, 1, 1.0)])
+            start(engines, 1, 4490, [(40, 1, 1.0)])
+            place(engines, [0])
+            engines.advance(5.0)
+            place(engines, [0, 1])
+            engines.advance(50.0)
+            assert left <= engines.kv[0] < left + 100
 
     def test_the_last_in_queue_order_is_preempted(self):
         engines = engines_of(PLAIN._replace(kv_capacity=10_000), Rules(by_rank=True))

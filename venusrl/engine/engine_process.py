@@ -28,6 +28,8 @@ class EngineConfig:
     # The options of our scheduler (scheduler.Options); None: vLLM's own, by priority.
     scheduler: Mapping[str, Any] | None = None
     threads: int | None = None
+    # Whether each step is timed (counting.StepLog).
+    log_steps: bool = False
     seed: int = 0
     start_timeout_s: float = 300.0
     push_timeout_s: float = 120.0
@@ -48,6 +50,7 @@ def spawn(connection: socket.socket, model: str, config: EngineConfig) -> "subpr
         "step_tokens": config.step_tokens,
         "scheduler": config.scheduler,
         "seed": config.seed,
+        "log_steps": config.log_steps,
     }
     number = connection.fileno()
     log = None if config.log_path is None else config.log_path.open("ab")

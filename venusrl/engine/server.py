@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from venusrl.engine.counting import count_prefill
+from venusrl.engine.counting import StepLog, count_prefill
 from venusrl.engine.shared_table import CLAIM_KEYS
 from venusrl.engine.wire import PARTIAL_TOKENS, READY_ID, decode, encode
 
@@ -58,7 +58,7 @@ def make_llm(settings: Mapping[str, Any]) -> Any:
 
 
 class Server:
-    def __init__(self, llm: Any, connection: socket.socket) -> None:
+    def __init__(self, llm: Any, connection: socket.socket, *, log_steps: bool = False) -> None:
         self._llm = llm
         self._connection = connection
         self._received = b""
@@ -67,6 +67,7 @@ class Server:
         self._streamed: dict[int, dict[str, list[Any]]] = {}
         self._scheduler = llm.engine_core.engine_core.scheduler
         self._prefill = count_prefill(self._scheduler)
+        self._steps = StepLog(llm, self._scheduler) if log_steps else None
 
     def run(self) -> None:
         """Serve until the other end closes the connection."""
@@ -127,6 +128,9 @@ class Server:
                     self._send({"id": number, "result": {}})
                 case "counts":
                     self._send({"id": number, "result": self._counts()})
+                case "steps":
+                    rows = self._steps.take() if self._steps else []
+                    self._send({"id": number, "result": {"rows": rows}})
                 case other:
                     raise ValueError(f"no such operation: {other}")
         except Exception as error:
@@ -215,7 +219,7 @@ def main() -> None:
     settings = json.loads(sys.argv[2])
     llm = make_llm(settings)
     llm.set_weight_version("0")
-    Server(llm, connection).run()
+    Server(llm, connection, log_steps=settings["log_steps"]).run()
 
 
 if __name__ == "__main__":

@@ -172,6 +172,12 @@ class VllmEngine:
         """What the engine's scheduler has counted since it started (counting.py, scheduler.py)."""
         return await self._request({"op": "counts"})
 
+    async def steps(self) -> list[list[float]]:
+        """What each step since the last call computed and took (counting.StepLog), where the
+        configuration asks for it."""
+        rows: list[list[float]] = (await self._request({"op": "steps"}))["rows"]
+        return rows
+
     def close(self) -> None:
         """End the engine's process. A second call does nothing."""
         self._fail_all("the engine was closed")
