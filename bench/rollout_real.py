@@ -15,7 +15,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import date
 from pathlib import Path
@@ -37,6 +37,7 @@ from bench.rollout_fleet import (
 )
 from bench.rollout_model import save_model
 from bench.rollout_tuning import best_settings, calibrate
+from bench.rollout_twin import FITTED, validate
 from venusrl.schedule.baselines import Fcfs, OldestFirst, ProgramPause
 from venusrl.schedule.priority import Priority
 from venusrl.simulate.measure import paired_ratio
@@ -60,16 +61,19 @@ def entrants(settings: Mapping[str, float]) -> dict[str, Entrant]:
 
 async def runs(
     place: Path, pressure: str, chosen: dict[str, Entrant], seeds: tuple[int, ...], effort: Effort
-) -> dict[str, list[Measured]]:
+) -> tuple[dict[str, list[Measured]], dict[str, list[Run]]]:
     """All entrants on all seeds. Both pairs of engines stand meanwhile, idle when it is not their
     turn: of each seed all run one after another, on a machine that drifts."""
     found: dict[str, list[Measured]] = {name: [] for name in chosen}
+    made: dict[str, list[Run]] = {name: [] for name in chosen}
     blocks = BLOCKS[pressure]
     async with Fleet(place, blocks, ours=True) as ours, Fleet(place, blocks, ours=False) as stock:
         for seed in seeds:
             for name, entrant in chosen.items():
-                one = await Run(ours if entrant.ours else stock, entrant, seed).measure(effort)
+                run = Run(ours if entrant.ours else stock, entrant, seed)
+                one = await run.measure(effort)
                 found[name].append(one)
+                made[name].append(run)
                 print(
                     f"  ρ≈{pressure} seed {seed} {name:14}"
                     f"{one.trained_tokens_per_hour / 1e3:8.1f} k/h  ρ {one.pressure:4.1f}  "
@@ -77,7 +81,15 @@ async def runs(
                     f"cpu {one.engine_cpu_s:5.1f}",
                     file=sys.stderr,
                 )
-    return found
+    return found, made
+
+
+def agreement(made: dict[str, list[Run]], pressure: str) -> dict[str, Any] | None:
+    """Of the simulator, fitted on the first seed, with the runs of the others."""
+    tested_on = {name: rows[1:] for name, rows in made.items()}
+    if not all(tested_on.values()):
+        return None
+    return validate([made[name][0] for name in FITTED], tested_on, BLOCKS[pressure])
 
 
 def block(found: dict[str, list[Measured]], settings: dict[str, float]) -> dict[str, Any]:
@@ -101,11 +113,13 @@ def block(found: dict[str, list[Measured]], settings: dict[str, float]) -> dict[
     return {"best_baseline": best, "policies": policies}
 
 
-async def tune(place: Path, pressure: str) -> dict[str, Any]:
-    async with Fleet(place, BLOCKS[pressure], ours=False) as fleet:
+async def tune(place: Path, pressures: Sequence[str]) -> dict[str, Any]:
+    """The settings by pressure. All engines are alike but for their memory."""
+    async with Fleet(place, BLOCKS["5"], ours=False) as fleet:
         fitted = await calibrate(fleet, entrants)
-    found = best_settings(fitted, pressure, entrants)
-    return found | {"date": date.today().isoformat(), "host": host_facts()}
+    found = {pressure: best_settings(fitted, pressure, entrants) for pressure in pressures}
+    swept = {"date": date.today().isoformat(), "host": host_facts(), "constants": asdict(fitted)}
+    return found | {"swept": swept}
 
 
 @click.command(help=__doc__)
@@ -122,14 +136,16 @@ def main(quick: bool, tuning: bool, chosen: tuple[str, ...], steps: int | None) 
     with tempfile.TemporaryDirectory(prefix="rollout-real-") as name:
         place = Path(name)
         parameters = save_model(place / "model", VOCABULARY, MODEL_TOKENS)
-        for pressure in chosen or ("5", "1"):
-            if tuning:
-                known[pressure] = asyncio.run(tune(place, pressure))
-                SETTINGS.write_text(json.dumps(known, indent=2) + "\n")
-                continue
+        if tuning:
+            known |= asyncio.run(tune(place, chosen or ("5", "1")))
+            SETTINGS.write_text(json.dumps(known, indent=2) + "\n")
+        for pressure in () if tuning else chosen or ("5", "1"):
             settings = known[pressure]["best"]
-            found = asyncio.run(runs(place, pressure, entrants(settings), effort.seeds, effort))
+            found, made = asyncio.run(
+                runs(place, pressure, entrants(settings), effort.seeds, effort)
+            )
             blocks[pressure] = block(found, settings)
+            blocks[pressure]["simulator"] = agreement(made, pressure)
     main_block = blocks.get("5")
 
     def lower(rival: str | None) -> float | None:

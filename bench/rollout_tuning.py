@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -61,7 +60,7 @@ def best_settings(fitted: Fit, pressure: str, entrants: Entrants) -> dict[str, A
         best[name] = found.settings[name]
         tried[name] = {str(at[name]): round(value) for at, value in sorted_by(found.tried, name)}
         print(f"  ρ≈{pressure} {name}: {best[name]:g} of {tried[name]}", file=sys.stderr)
-    return {"best": best, "tried": tried, "constants": asdict(fitted)}
+    return {"best": best, "tried": tried}
 
 
 def sorted_by(tried: list[tuple[dict[str, float], float]], name: str) -> Any:
