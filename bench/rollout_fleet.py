@@ -23,7 +23,7 @@ GROUP = 8
 BATCH = 2
 ASYNC_FACTOR = 1.5
 BLOCK = 32
-MODEL_TOKENS = 1088
+MODEL_TOKENS = 896
 STEP_TOKENS = 256
 SLOTS = 32
 # Blocks of each engine, one of which is vLLM's own, for a pressure of 5 and of 1.
@@ -32,14 +32,14 @@ BLOCKS = {"5": MODEL_TOKENS // BLOCK + 1, "1": 5 * MODEL_TOKENS // BLOCK + 1}
 # mean live context again takes three times as long as a turn decodes at full memory, as on a 32B
 # engine. So a context is 37 times what a turn generates (147 there), as prefill is dearer here: a
 # token costs 0.036 of a step that only decodes (0.002 there). With 24 trajectories in flight an
-# engine holds 2.3 mean contexts at the higher pressure (8.7 there), and must hold the longest.
+# engine holds 2.4 mean contexts at the higher pressure (8.7 there), and must hold the longest.
 WORKLOAD = Workload(
     name="small",
-    turns=LogNormal(14, 0.7),
+    turns=LogNormal(11, 0.7),
     sibling_icc=0.6,
     prompt_tokens=128,
-    generated=LogNormal(10, 0.7),
-    observed=LogNormal(28, 0.9),
+    generated=LogNormal(8, 0.7),
+    observed=LogNormal(24, 0.9),
     tool_s=LogNormal(0.03, 1.2),
     max_turns=40,
     max_tokens=MODEL_TOKENS - BLOCK,

@@ -48,7 +48,7 @@ SETTINGS = Path(__file__).parent / "rollout_real_settings.json"
 def entrants(settings: Mapping[str, float]) -> dict[str, Entrant]:
     return {
         # Half of what a turn adds, as the default is of the heavy workload's.
-        "venus": Entrant(Priority(growth_tokens=30.0), ours=True),
+        "venus": Entrant(Priority(growth_tokens=23.0), ours=True),
         "sync_fcfs": Entrant(Fcfs(), async_factor=1.0),
         "capped_fcfs": Entrant(Fcfs(round(settings["capped_fcfs"]))),
         "oldest_first": Entrant(OldestFirst(round(settings["oldest_first"])), by_rank=True),
