@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.rollout_fleet import BLOCKS, Entrant, Fleet, Run
+from bench.rollout_fleet import BLOCKS, WORKLOAD, Entrant, Fleet, Run
 from bench.rollout_fleet import Effort as RunEffort
 from bench.rollout_twin import model_of, simulate
 from venusrl.simulate.contenders import Ladder
@@ -24,6 +24,8 @@ from venusrl.simulate.sweep import tune
 SEEDS = (1_000_003, 1_000_004, 1_000_005, 1_000_006)
 WARM_UP, MEASURED = 2, 6
 IN_FLIGHT = 24
+# With what `ProgramPause` adds for growth.
+LONGEST = WORKLOAD.max_tokens + 10
 LADDERS = {
     "capped_fcfs": Ladder(first=5, step=1, lowest=1, highest=IN_FLIGHT),
     "oldest_first": Ladder(first=5, step=1, lowest=1, highest=IN_FLIGHT),
@@ -53,18 +55,17 @@ def best_settings(fitted: Fit, pressure: str, entrants: Entrants) -> dict[str, A
         start = Ladder(first, ladder.ratio, ladder.step, ladder.lowest, ladder.highest)
 
         def value_of(settings: dict[str, float], name: str = name) -> float:
+            if name == "program_pause" and settings[name] * model.kv_capacity < LONGEST:
+                raise ValueError(f"{name}: the longest context would never run")
             entrant = entrants(dict.fromkeys(LADDERS, settings[name]))[name]
             return float(np.mean([speed(model, entrant, seed) for seed in SEEDS]))
 
         found = tune({name: start}, value_of)
         best[name] = found.settings[name]
-        tried[name] = {str(at[name]): round(value) for at, value in sorted_by(found.tried, name)}
+        rows = sorted((at[name], value) for at, value in found.tried)
+        tried[name] = {str(at): round(value) for at, value in rows if np.isfinite(value)}
         print(f"  ρ≈{pressure} {name}: {best[name]:g} of {tried[name]}", file=sys.stderr)
     return {"best": best, "tried": tried}
-
-
-def sorted_by(tried: list[tuple[dict[str, float], float]], name: str) -> Any:
-    return sorted(tried, key=lambda row: row[0][name])
 
 
 def speed(model: EngineModel, entrant: Entrant, seed: int) -> float:

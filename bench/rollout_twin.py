@@ -32,12 +32,12 @@ FITTED = ("venus", "capped_fcfs")
 
 
 def model_of(fitted: Fit, blocks: int, stretched: float = 1.0) -> EngineModel:
-    """An engine with so many blocks. They are filled in part: half of one is lost for each mean
-    context that is held. `stretched`: seconds on the wall for one of the processor."""
+    """An engine with so many blocks, of which half a one is lost for each mean context that is held
+    beside another. `stretched`: seconds on the wall for one of the processor."""
     capacity = (blocks - 1) * BLOCK
     held = max(1, round(capacity / (MODEL_TOKENS / 2)))
     return fitted.model(
-        kv_capacity=capacity - held * BLOCK // 2,
+        kv_capacity=capacity - (held - 1) * BLOCK // 2,
         step_tokens=STEP_TOKENS,
         max_running=SLOTS,
         block_tokens=BLOCK,
