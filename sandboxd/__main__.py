@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import contextlib
 import dataclasses
+import gc
 import logging
 import os
 import signal
@@ -192,6 +193,9 @@ async def serve(
     stopping = asyncio.ensure_future(stop.wait())
     for each in servers:
         await each.ready.wait()
+    # What there is now stays, and is most of all there ever is: no collection looks at it again.
+    gc.collect()
+    gc.freeze()
     _LOG.info("serving on %s", config.socket_path)
     manager.tell("READY=1")
     alive = asyncio.ensure_future(

@@ -32,6 +32,7 @@ from sandboxd.launch_errors import kernel_errors, not_adoptable, spawn_error
 from sandboxd.launch_request import LaunchRequest, Limits, check_request, check_sandbox_id
 from sandboxd.launch_steps import Step, do_all, undo_all
 from sandboxd.launched import LaunchedSandbox, Usage
+from sandboxd.state_files import write_file
 from sandboxd.storage import Collection, choose_store
 from sandboxd.storage.layers import LayerStore
 from sandboxd.storage.tree_removal import remove_tree
@@ -207,7 +208,7 @@ class Launcher:
             "tenant_uid": request.tenant_uid,
             "layers": request.layers,
         }
-        (run_dir / LAUNCH_FILE).write_text(json.dumps(known))
+        write_file(run_dir / LAUNCH_FILE, json.dumps(known).encode())
 
     def _remove_run_dir(self, sandbox_id: str) -> None:
         parent_fd = os.open(self._config.sandboxes_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

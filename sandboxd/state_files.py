@@ -16,12 +16,25 @@ def replace_file(
     try:
         if os.fstat(descriptor).st_size:  # of a write that was cut; truncating costs
             os.truncate(descriptor, 0)
-        left = memoryview(content)
-        while left:
-            left = left[os.write(descriptor, left) :]
+        _write_all(descriptor, content)
     finally:
         os.close(descriptor)
     os.rename(temporary, path)
+
+
+def write_file(path: str | os.PathLike[str], content: bytes) -> None:
+    """A new file, which nobody reads before what it is part of is complete; root's alone."""
+    descriptor = os.open(path, _FLAGS | os.O_EXCL, 0o600)
+    try:
+        _write_all(descriptor, content)
+    finally:
+        os.close(descriptor)
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    left = memoryview(content)
+    while left:
+        left = left[os.write(descriptor, left) :]
 
 
 def reserve_file(temporary: str | os.PathLike[str]) -> None:

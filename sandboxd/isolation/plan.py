@@ -8,6 +8,7 @@ on every path and every symbolic link of the image ends inside the sandbox.
 
 from __future__ import annotations
 
+import functools
 import resource
 from dataclasses import dataclass
 
@@ -85,6 +86,16 @@ DEFAULT_OPEN_FILES = 1024
 MAX_OPEN_FILES = 1 << 20
 
 
+# What is the same in every plan is made once: plans are made on the way of every create.
+_DEVICE_CLONES = tuple(CloneMount(f"/dev/{name}", slot) for slot, name in enumerate(DEVICES))
+_RESTRICTIONS: tuple[SetupOp, ...] = (
+    *(WriteFile(path, data) for path, data in NETWORK_SYSCTLS.items()),
+    *(MaskPath(path) for path in MASKED_PATHS),
+    *(BindReadOnly(path) for path in READ_ONLY_PATHS),
+    BindReadOnly(GENERATION_DIR, optional=False),
+)
+
+
 @dataclass(frozen=True)
 class IsolationSpec:
     """What differs between sandboxes."""
@@ -102,7 +113,7 @@ def setup_ops(spec: IsolationSpec) -> list[SetupOp]:
     return [
         UnshareCgroup(),
         MountsPrivate(),
-        *(CloneMount(f"/dev/{name}", slot) for slot, name in enumerate(DEVICES)),
+        *_DEVICE_CLONES,
         PivotRoot(),
         *_kernel_filesystems(),
         DetachOldRoot(),
@@ -112,10 +123,7 @@ def setup_ops(spec: IsolationSpec) -> list[SetupOp]:
         SetHostname(spec.hostname),
         LoopbackUp(),
         *_names(spec.hostname),
-        *(WriteFile(path, data) for path, data in NETWORK_SYSCTLS.items()),
-        *(MaskPath(path) for path in MASKED_PATHS),
-        *(BindReadOnly(path) for path in READ_ONLY_PATHS),
-        BindReadOnly(GENERATION_DIR, optional=False),
+        *_RESTRICTIONS,
     ]
 
 
@@ -136,17 +144,19 @@ def exec_policy(spec: IsolationSpec) -> ExecPolicy:
     )
 
 
-def _kernel_filesystems() -> list[SetupOp]:
+@functools.cache
+def _kernel_filesystems() -> tuple[SetupOp, ...]:
     flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
-    return [
+    return (
         MakeDirectory("/proc", 0o555),
         Mount("proc", "/proc", flags),
         MakeDirectory("/sys", 0o555),
         Mount("sysfs", "/sys", flags | MS_RDONLY),
-    ]
+    )
 
 
-def _devices() -> list[SetupOp]:
+@functools.cache
+def _devices() -> tuple[SetupOp, ...]:
     # The tmpfs itself has nodev: the nodes are mounts of the host's own, so that nothing that a
     # sandbox may write there can become a device.
     flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
@@ -158,7 +168,7 @@ def _devices() -> list[SetupOp]:
         ops.append(WriteFile(f"/dev/{name}", b"", 0o666))
         ops.append(AttachMount(slot, f"/dev/{name}", MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC))
     ops += [Symlink(target, f"/dev/{name}") for name, target in DEVICE_LINKS.items()]
-    return [
+    return (
         *ops,
         MakeDirectory("/dev/pts"),
         Mount(
@@ -169,7 +179,7 @@ def _devices() -> list[SetupOp]:
         ),
         MakeDirectory("/dev/mqueue", STICKY_WORLD),
         Mount("mqueue", "/dev/mqueue", flags),
-    ]
+    )
 
 
 def _memory_filesystems(memory_bytes: int) -> list[SetupOp]:
