@@ -51,6 +51,8 @@ class SandboxService:
         self.population = Population(config)
         self.leases = Leases(config, self.boot_id)
         self.leases.on_end.append(self._end_of_lease)
+        self.bulk_reading = asyncio.Lock()
+        """Held by who reads what many sandboxes use (sandboxd.bulk_usage)."""
         self._closing = False
         # Creates, captures and merges of layers, which may take long, hold at most as many threads
         # as they have slots, so removals always find one.

@@ -149,6 +149,30 @@ class SandboxMetrics(Body):
     execs_running: int
 
 
+class SandboxStats(Body):
+    """A sandbox and what it uses, for a table of all."""
+
+    id: str
+    state: str
+    tenant_uid: int
+    created_at: float
+    template: str | None
+    lease: str | None
+    limits: SandboxLimits
+    metrics: SandboxMetrics
+    read_at_s: float = Field(
+        description="on a clock of the node: what `cpu_s` has grown by from one reading to the "
+        "next, by what this has, is how many cores it used"
+    )
+
+
+class SandboxStatsList(Body):
+    """Part of a table."""
+
+    sandboxes: list[SandboxStats]
+    next: str | None = Field(default=None, description="`after` of the next page; null: the last")
+
+
 class Health(Body):
     """The daemon answers."""
 

@@ -7,8 +7,11 @@ from pydantic import BaseModel
 
 from sandboxd.api import models, models_commands, models_templates
 from sandboxd.bounds import CreateOptions
+from sandboxd.bulk_usage import Reading
 from sandboxd.errors import Conflict
 from sandboxd.launch_request import Limits
+from sandboxd.launched import Usage
+from sandboxd.registry import SandboxRecord
 from sandboxd.running_exec import RunningExec
 from sandboxd.sandbox import LiveSandbox
 from sandboxd.templates.recipe import Recipe, RecipeCommand, RecipeFile, WarmCommand
@@ -39,7 +42,12 @@ def create_options(
 def created(answer: BaseModel) -> Response:
     """The answer that brought something into being. It is a model already: the framework would
     check and convert it once more, which costs as much as the fork of a small sandbox."""
-    return Response(answer.model_dump_json(), status_code=201, media_type="application/json")
+    return answered(answer, 201)
+
+
+def answered(answer: BaseModel, status: int = 200) -> Response:
+    """For the same reason, of what is asked for often or is long."""
+    return Response(answer.model_dump_json(), status, media_type="application/json")
 
 
 def sandbox_info(sandbox: LiveSandbox) -> models.SandboxInfo:
@@ -54,9 +62,7 @@ def sandbox_info(sandbox: LiveSandbox) -> models.SandboxInfo:
         image=record.image,
         state=sandbox.state.value,
         tenant_uid=sandbox.tenant_uid,
-        limits=_limits(
-            Limits(record.memory_bytes, record.pids, record.cpu_cores, record.disk_bytes)
-        ),
+        limits=_limits_of(record),
         env=record.env,
         cwd=record.cwd,
         user=record.user,
@@ -68,6 +74,39 @@ def sandbox_info(sandbox: LiveSandbox) -> models.SandboxInfo:
         generation=record.generation_id,
         template=record.template or None,
         lease=record.lease or None,
+    )
+
+
+def sandbox_metrics(sandbox: LiveSandbox, usage: Usage) -> models.SandboxMetrics:
+    """What a tenant sees of what it uses."""
+    return models.SandboxMetrics(
+        memory_bytes=usage.memory_bytes,
+        memory_peak_bytes=usage.memory_peak_bytes,
+        private_bytes=usage.private_bytes,
+        shared_bytes=0 if sandbox.template is None else sandbox.template.shared_bytes,
+        cpu_s=usage.cpu_s,
+        pids=usage.pids,
+        disk_bytes=usage.disk_bytes,
+        oom_kills=usage.oom_kills,
+        execs_running=sum(each.is_program and each.pid > 0 for each in sandbox.execs.values()),
+    )
+
+
+def sandbox_stats(reading: Reading) -> models.SandboxStats:
+    """One of a table of many."""
+    sandbox = reading.sandbox
+    record = sandbox.record
+    assert record is not None, "only those on record are listed"
+    return models.SandboxStats(
+        id=sandbox.sandbox_id,
+        state=sandbox.state.value,
+        tenant_uid=sandbox.tenant_uid,
+        created_at=record.created_at,
+        template=record.template or None,
+        lease=record.lease or None,
+        limits=_limits_of(record),
+        metrics=sandbox_metrics(sandbox, reading.usage),
+        read_at_s=reading.read_at_s,
     )
 
 
@@ -143,6 +182,10 @@ def command_info(running: RunningExec) -> models_commands.CommandInfo:
         stdout_bytes=running.stdout.total_bytes if running.stdout else 0,
         stderr_bytes=running.stderr.total_bytes if running.stderr else 0,
     )
+
+
+def _limits_of(record: SandboxRecord) -> models.SandboxLimits:
+    return _limits(Limits(record.memory_bytes, record.pids, record.cpu_cores, record.disk_bytes))
 
 
 def _limits(limits: Limits) -> models.SandboxLimits:

@@ -12,7 +12,15 @@ import sandboxd
 from sandboxd import listing, pausing
 from sandboxd.api import models
 from sandboxd.api.context import ApiContext, Context, CurrentPeer, LabelQuery, error_answers
-from sandboxd.api.presentation import create_options, created, sandbox_info
+from sandboxd.api.presentation import (
+    answered,
+    create_options,
+    created,
+    sandbox_info,
+    sandbox_metrics,
+    sandbox_stats,
+)
+from sandboxd.bulk_usage import read_usages
 from sandboxd.lifecycle import State
 from sandboxd.sandbox import LiveSandbox
 
@@ -197,15 +205,32 @@ async def get_metrics(
 ) -> models.SandboxMetrics:
     """What it uses now."""
     sandbox = context.service.population.find(peer.uid, sandbox_id, "get metrics")
-    usage = await context.service.usage(sandbox, "get metrics")
-    return models.SandboxMetrics(
-        memory_bytes=usage.memory_bytes,
-        memory_peak_bytes=usage.memory_peak_bytes,
-        private_bytes=usage.private_bytes,
-        shared_bytes=0 if sandbox.template is None else sandbox.template.shared_bytes,
-        cpu_s=usage.cpu_s,
-        pids=usage.pids,
-        disk_bytes=usage.disk_bytes,
-        oom_kills=usage.oom_kills,
-        execs_running=sum(each.is_program and each.pid > 0 for each in sandbox.execs.values()),
+    return sandbox_metrics(sandbox, await context.service.usage(sandbox, "get metrics"))
+
+
+@router.get(
+    "/stats",
+    operation_id="list_stats",
+    response_model=models.SandboxStatsList,
+    responses=error_answers(400),
+)
+async def list_stats(
+    context: Context,
+    peer: CurrentPeer,
+    label: LabelQuery = None,
+    lease: str | None = None,
+    limit: int = listing.MAX_PAGE,
+    after: Annotated[str, Query(description="`next` of the page before")] = "",
+) -> Response:
+    """What the peer's sandboxes use now, those that have all that is asked for, the oldest first;
+    root sees everybody's."""
+    labels = listing.parse_labels(label or [], "list stats")
+    wanted = listing.SandboxFilter(labels=labels, lease=lease)
+    visible = context.service.population.visible(peer.uid)
+    found, following = listing.page(visible, wanted, limit, after)
+    readings = await read_usages(context.service, found)
+    return answered(
+        models.SandboxStatsList(
+            sandboxes=[sandbox_stats(each) for each in readings], next=following
+        )
     )

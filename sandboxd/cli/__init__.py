@@ -25,6 +25,7 @@ from sandboxd.cli import (
     sandboxes,
     serve_swerex,
     templates,
+    top,
 )
 from sandboxd.client import VenusError
 from sandboxd.protocol import DEFAULT_SOCKET, SOCKET_ENV
@@ -61,6 +62,7 @@ for command in (
     sandboxes.ls,
     sandboxes.rm,
     sandboxes.stats,
+    top.top,
     events.events,
     leases.lease,
     sandboxes.pause,

@@ -137,19 +137,8 @@ def stats(socket: str, sandbox_ids: tuple[str, ...], as_json: bool) -> None:
     """Show what sandboxes use now; without arguments all of them, and the daemon's counters."""
     with Daemon(socket) as daemon:
         daemon_info = daemon.info()
-        found = daemon.list_sandboxes()
-    figures = {}
-    for info in found:
-        if sandbox_ids and info.id not in sandbox_ids:
-            continue
-        try:
-            sandbox = Sandbox.connect(info.id, socket=socket)
-            try:
-                figures[info.id] = sandbox.metrics()
-            finally:
-                sandbox.close()
-        except (NotFound, SandboxGone):
-            continue
+        found = {each.id: each.metrics for each in daemon.stats()}
+    figures = {each: found[each] for each in (sandbox_ids or found) if each in found}
     missing = [each for each in sandbox_ids if each not in figures]
     if as_json:
         sandboxes = {each: dataclasses.asdict(value) for each, value in figures.items()}

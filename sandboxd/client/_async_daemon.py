@@ -21,6 +21,7 @@ from sandboxd.client.types import (
     LeaseInfo,
     SandboxEvent,
     SandboxInfo,
+    SandboxStats,
 )
 
 
@@ -49,6 +50,20 @@ class AsyncDaemon:
         after: str | None = None
         while True:
             page = await self._transport.call(_calls.list_sandboxes(metadata, hostname, after))
+            found += page.sandboxes
+            after = page.next
+            if after is None:
+                return found
+
+    async def stats(
+        self, metadata: Mapping[str, str] | None = None, *, lease: str | None = None
+    ) -> list[SandboxStats]:
+        """What those use now that have all these labels and are under this lease, the oldest first;
+        a request for each thousand."""
+        found: list[SandboxStats] = []
+        after: str | None = None
+        while True:
+            page = await self._transport.call(_calls.list_stats(metadata, lease, after))
             found += page.sandboxes
             after = page.next
             if after is None:

@@ -15,6 +15,7 @@ from sandboxd.client.types import (
     ForkOptions,
     SandboxInfo,
     SandboxMetrics,
+    SandboxStats,
     lease_id_of,
 )
 from sandboxd.protocol import (
@@ -94,6 +95,25 @@ def list_sandboxes(
 
     path = target("sandboxes", label=label_pairs(metadata), hostname=hostname, after=after)
     return Call("list sandboxes", "daemon", "GET", path, parse)
+
+
+@dataclass(frozen=True)
+class StatsPage:
+    """Part of a table, and where the next part begins."""
+
+    sandboxes: list[SandboxStats]
+    next: str | None
+
+
+def list_stats(
+    metadata: Mapping[str, str] | None, lease: str | None, after: str | None
+) -> Call[StatsPage]:
+    def parse(body: bytes) -> StatsPage:
+        found = [SandboxStats.from_json(item) for item in items(body, "sandboxes")]
+        return StatsPage(found, decoded(body).get("next"))
+
+    path = target("stats", label=label_pairs(metadata), lease=lease, after=after)
+    return Call("list stats", "daemon", "GET", path, parse)
 
 
 def follow_events(

@@ -252,6 +252,27 @@ class SandboxMetrics(_FromJson):
 
 
 @dataclass(frozen=True)
+class SandboxStats(_FromJson):
+    """A sandbox and what it uses, as a table of all has it. `read_at_s` is on a clock of the node:
+    from one reading to the next, what `metrics.cpu_s` grows by is by how many cores it used."""
+
+    id: str
+    state: SandboxState
+    tenant_uid: int
+    created_at: float
+    limits: SandboxLimits
+    metrics: SandboxMetrics
+    read_at_s: float
+    template: str | None = None
+    lease: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "state", SandboxState(self.state))
+        object.__setattr__(self, "limits", SandboxLimits.from_json(self.limits))
+        object.__setattr__(self, "metrics", SandboxMetrics.from_json(self.metrics))
+
+
+@dataclass(frozen=True)
 class FileEntry(_FromJson):
     """One object in a sandbox's file tree; of a symbolic link the link itself."""
 

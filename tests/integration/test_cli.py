@@ -335,6 +335,26 @@ def test_leases(cli: Cli, daemon: DaemonProcess) -> None:
         assert sandbox_id not in cli.text("ls", "-q")
 
 
+def test_top_prints_one_table_where_there_is_no_terminal(cli: Cli, box: str) -> None:
+    summary, _, header, *lines = cli.text("top", "--interval", "0.05").splitlines()
+    assert "1 running" in summary and header.split()[:3] == ["ID", "STATE", "CPU%"]
+    [line] = [each.split() for each in lines if box in each]
+    assert line[1] == "running" and float(line[2]) >= 0
+
+
+def test_top_as_json_has_those_that_are_asked_for(
+    cli: Cli, box: str, daemon: DaemonProcess
+) -> None:
+    with Sandbox.create(socket=daemon.socket, metadata={"run": "top"}) as sandbox:
+        with sandbox.commands.run("while :; do :; done", True):
+            told = cli.text("top", "--once", "--json", "-i", "0.1", "-l", "run=top", "-s", "memory")
+    [found] = json.loads(told)["sandboxes"]
+    assert found["id"] == sandbox.sandbox_id
+    assert found["cpu_percent"] > 0 and found["pids"] >= 1
+    assert 0 < found["private_bytes"] < found["memory_limit_bytes"]
+    assert b"--sort" in cli("top", "--sort", "colour", code=2).stderr
+
+
 def test_stats(cli: Cli, box: str) -> None:
     assert box in cli.text("stats")
     value = json.loads(cli.text("stats", "--json", box))

@@ -161,3 +161,19 @@ def test_a_terminal_without_one_here(daemon: DaemonProcess, sandbox: Sandbox) ->
     assert b"24 80\r\n" in done.stdout
     assert b"got ~.\r\n" in done.stdout
     assert subprocess.run([*line, "exec", "-t", "--json", "x", "true"], check=False).returncode == 2
+
+
+def test_top_shows_what_comes_until_it_is_interrupted(daemon: DaemonProcess) -> None:
+    with person(daemon, "top", "-i", "0.05") as user:
+        user.sees("\x1b[?1049h")
+        user.sees("CPU%")
+        with Sandbox.create(socket=daemon.socket) as sandbox:
+            user.sees(sandbox.sandbox_id)
+            sandbox.pause()
+            user.sees("1 paused")
+            wanted = f"{sandbox.sandbox_id}  paused"
+            user.resize(24, len(wanted))
+            user.sees(f"{wanted}\x1b[K")
+        user.process.send_signal(signal.SIGINT)
+        user.sees("\x1b[?1049l")
+        assert user.ends() == 130
