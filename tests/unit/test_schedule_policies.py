@@ -21,7 +21,7 @@ from venusrl.schedule.baselines import (  # noqa: E402
     ShortestFirst,
 )
 from venusrl.schedule.packing import Packing  # noqa: E402
-from venusrl.schedule.priority import Priority  # noqa: E402
+from venusrl.schedule.priority import Priority, mean_growth  # noqa: E402
 from venusrl.schedule.snapshot import Level, Phase  # noqa: E402
 
 POLICIES = {
@@ -102,9 +102,23 @@ def test_a_decision_on_any_snapshot_is_sound(data):
 
 def test_memory_decides_how_many_run():
     snapshot = make_snapshot(group=[0, 0, 1, 1], context=[33_000] * 4, capacity=[100_000])
-    # 33,000 + 500 for the first with its prompt, 32,500 for its sibling; one more passes 95 %.
+    # 33,000 for the first with its prompt, 32,000 for its sibling; one more passes 95 %.
     decision = Priority()(snapshot)
     assert decision.admitted.tolist() == [True, True, False, False]
+
+
+def test_contexts_are_counted_with_half_of_what_a_turn_adds_here():
+    def admitted(turns, **settings):
+        snapshot = make_snapshot(
+            group=list(range(8)), context=[400] * 8, prompt=100, turns=[turns] * 8, capacity=[3_000]
+        )
+        return Priority(**settings)(snapshot).admitted.sum()
+
+    assert mean_growth(np.array([600, 50, 200]), np.array([3, 0, 1])) == 200
+    assert mean_growth(np.array([0, 0]), np.array([0, 0])) == 0
+    # 400 each of 2,850; with half of 300 or of 30 on top; or with what is set.
+    assert (admitted(0), admitted(1), admitted(10)) == (7, 5, 6)
+    assert admitted(10, growth_tokens=500.0) == 3
 
 
 def test_a_prompt_is_counted_once_per_worker():
@@ -136,10 +150,10 @@ def test_the_last_in_rank_gives_way_when_memory_is_full_and_only_then():
 def test_between_the_marks_nobody_comes_and_nobody_goes():
     snapshot = make_snapshot(
         group=[0, 1, 2],
-        context=[50_000, 43_000, 2_000],
+        context=[50_000, 43_500, 2_000],
         worker=[0, 0, -1],
         admitted=[True, True, False],
-        kv=[50_000, 43_000, 0],
+        kv=[50_000, 43_500, 0],
         capacity=[100_000],
     )
     assert Priority()(snapshot).admitted.tolist() == [True, True, False]
@@ -230,7 +244,7 @@ def test_an_idle_worker_is_given_something_once_nobody_waits():
         phase=[Phase.TOOL] * 3,
         worker=[0, 0, 0],
         admitted=[True] * 3,
-        turns=[1, 1, 1],
+        turns=[20, 20, 20],
         kv=[20_000, 20_000, 9_000],
         capacity=[60_000, 60_000],
     )

@@ -36,7 +36,8 @@ CHEAP_RELOAD = 0.2
 @dataclass(frozen=True, slots=True)
 class Priority:
     packing: Packing = field(default_factory=Packing)
-    growth_tokens: float = 500.0  # counted on top of each context: half of what a turn adds
+    # Counted on top of each context; None: half of what turns have added, in the mean.
+    growth_tokens: float | None = None
     order: str = "oldest"  # or "longest": by the predicted remaining work of groups
     migrate: bool = True
     host_share: float = 0.9  # of the host tier that may be promised
@@ -48,7 +49,10 @@ class Priority:
         urgency = self.urgency(snapshot, live)
         rank = ranks(snapshot, urgency, live)
         own_tokens = rows.context_tokens - groups.prompt_tokens[rows.group]
-        need: Floats = np.asarray(own_tokens + self.growth_tokens, float)
+        growth = mean_growth(own_tokens, rows.turns) / 2
+        if self.growth_tokens is not None:
+            growth = self.growth_tokens
+        need: Floats = np.asarray(own_tokens + growth, float)
         packed = pack(snapshot, rank, need, self.capacity(snapshot, live), self.packing)
         worker = packed.worker
         if self.migrate and not packed.waiting:
@@ -88,6 +92,11 @@ class Priority:
         share = idle / (rows.context_tokens[inside].sum() + gpu.sum() / 4)
         wanted = gpu * self.overbook / (1 - min(0.9, share)) / self.packing.admit_mark
         return np.asarray(np.minimum(wanted, gpu + self.host_share * workers.host_capacity))
+
+
+def mean_growth(own_tokens: Ints, turns: Ints) -> float:
+    """Tokens that a turn adds to its context; 0 before anybody has finished one."""
+    return float(own_tokens[turns > 0].sum() / max(1, turns.sum()))
 
 
 def ranks(snapshot: Snapshot, urgency: Ints, live: Bools) -> Ints:
