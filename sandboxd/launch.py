@@ -89,6 +89,8 @@ class Launcher:
         self._launched: dict[str, LaunchedSandbox] = {}
         self._images_held: dict[str, str] = {}
         self._init_fd = -1
+        self._protected = int(Path("/proc/self/oom_score_adj").read_text()) < 0
+        """From being killed when the node's memory runs out, as sandboxes must not be."""
         self._open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         self._steps: tuple[Step[_Building], ...] = (
             Step("run directory", self._make_run_dir, self._remove_run_dir),
@@ -300,6 +302,9 @@ class Launcher:
             )
         except _native.NativeError as error:
             raise spawn_error(error, request.sandbox_id, ops) from error
+        if self._protected:
+            # Also the lowest that a process of the sandbox may set for itself.
+            Path(f"/proc/{spawned.pid}/oom_score_adj").write_text("0")
         self._remember(request.sandbox_id, spawned.pid, spawned.pidfd, request.layers)
 
     @staticmethod

@@ -117,18 +117,18 @@ def _namespaces() -> Finding:
 
 
 def _cgroups() -> Finding:
-    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-    v1 = {option for m in mounts if m[2] == "cgroup" for option in m[3].split(",")}
-    v2 = [m[1] for m in mounts if m[2] == "cgroup2"]
-    needed = {"memory", "pids", "cpu"}
-    if needed <= v1:
-        note = "v1 controllers" + (f", cgroup.kill under {v2[0]}" if v2 else "")
-        return Finding("cgroups", Verdict.OK, note)
-    if v2:
-        controllers = Path(v2[0], "cgroup.controllers").read_text().split()
-        if needed <= set(controllers):
-            return Finding("cgroups", Verdict.MISSING, "v2 only: not supported yet")
-    return Finding("cgroups", Verdict.MISSING, f"no v1 {', '.join(sorted(needed - v1))} controller")
+    # Of the daemon, and not what a client needs.
+    from sandboxd.cgroups import choose_backend, mounted_hierarchies
+
+    found = mounted_hierarchies()
+    try:
+        choose_backend(found, "venus")
+    except VenusError as error:
+        return Finding("cgroups", Verdict.MISSING, error.cause)
+    if not found.v1:
+        return Finding("cgroups", Verdict.OK, f"version 2 at {found.unified}")
+    beside = f", version 2 beside them at {found.unified}" if found.unified else ""
+    return Finding("cgroups", Verdict.OK, f"version 1 controllers{beside}")
 
 
 def _programs() -> Finding:

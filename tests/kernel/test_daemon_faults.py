@@ -18,6 +18,7 @@ from sandboxd.errors import ExecFailed, ImageNotFound, LimitExceeded, StorageFul
 from tests.support.confined_daemon import confined
 from tests.support.daemon import DaemonProcess, serving
 from tests.support.footprint import footprint
+from tests.support.groups import groups_of
 
 MIB = 1 << 20
 
@@ -112,15 +113,6 @@ def test_a_disk_limit_that_cannot_be(small: DaemonProcess) -> None:
         Sandbox.create(disk_bytes=100 * MIB, socket=small.socket)
 
 
-def groups_file(daemon: DaemonProcess, kind: str, name: str) -> Path:
-    """A file of the daemon's own group, in the hierarchy of that kind or controller."""
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        _, where, filesystem, mounted_with, *_ = line.split()
-        if kind in (filesystem, *mounted_with.split(",")) and filesystem.startswith("cgroup"):
-            return Path(where) / daemon.cgroup_parent / name
-    raise AssertionError(f"no {kind} hierarchy is mounted")
-
-
 @contextlib.contextmanager
 def limited(file: Path, value: int) -> Iterator[None]:
     file.write_text(str(value))
@@ -132,14 +124,14 @@ def limited(file: Path, value: int) -> Iterator[None]:
 
 def test_there_is_no_room_for_another_process(daemon: DaemonProcess) -> None:
     """Neither for a command nor, in a fork, for what ran in the original."""
-    current = groups_file(daemon, "pids", "pids.current")
+    current = groups_of("pids", daemon.cgroup_parent) / "pids.current"
     with Sandbox.create(socket=daemon.socket) as sandbox:
         first = sandbox.snapshot()  # from here on the daemon has a connection to the keeper
         first.remove()
         first.close()
     with unharmed(daemon) as other:
         template = other.snapshot()
-        with limited(groups_file(daemon, "pids", "pids.max"), int(current.read_text())):
+        with limited(current.with_name("pids.max"), int(current.read_text())):
             with pytest.raises(ExecFailed, match="EAGAIN"):
                 other.commands.run("true")
             with pytest.raises(VenusError, match="EAGAIN"):
@@ -151,7 +143,7 @@ def test_there_is_no_room_for_another_process(daemon: DaemonProcess) -> None:
 
 
 def test_there_is_no_room_for_another_group(daemon: DaemonProcess) -> None:
-    file = groups_file(daemon, "cgroup2", "cgroup.max.descendants")
+    file = groups_of("unified", daemon.cgroup_parent) / "cgroup.max.descendants"
     with unharmed(daemon) as other:
         there = sum(1 for each in file.parent.rglob("*") if each.is_dir())
         with limited(file, there):

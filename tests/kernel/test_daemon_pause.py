@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable
-from pathlib import Path
 
 import psutil
 import pytest
@@ -15,17 +14,9 @@ from sandboxd.client import AsyncSandbox, ExitReason, Sandbox, SandboxState
 from sandboxd.errors import Conflict, SandboxGone
 from tests.kernel.test_daemon_recovery import eventually, restart
 from tests.support.daemon import DaemonProcess
+from tests.support.groups import is_frozen
 
 BUSY = "while :; do :; done"
-
-
-def freezer_state(daemon: DaemonProcess, sandbox: Sandbox) -> str:
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        _, where, kind, options, *_ = line.split()
-        if kind == "cgroup" and "freezer" in options.split(","):
-            group = Path(where) / daemon.cgroup_parent / sandbox.sandbox_id
-            return (group / "freezer.state").read_text().strip()
-    raise AssertionError("no freezer is mounted")
 
 
 def test_nothing_runs_until_it_is_resumed(daemon: DaemonProcess, sandbox: Sandbox) -> None:
@@ -34,7 +25,7 @@ def test_nothing_runs_until_it_is_resumed(daemon: DaemonProcess, sandbox: Sandbo
     sandbox.pause()
     assert sandbox.info.state is SandboxState.PAUSED
     assert not sandbox.is_running()
-    assert freezer_state(daemon, sandbox) == "FROZEN"
+    assert is_frozen(daemon.cgroup_parent, sandbox.sandbox_id)
     before = sandbox.metrics().cpu_s
     with Sandbox.create(socket=daemon.socket) as other:
         other.commands.run("true")
@@ -107,7 +98,7 @@ def test_a_daemon_that_starts_later_leaves_it_paused(daemon: DaemonProcess) -> N
         before = sandbox.get_info()
         restart(daemon)
         assert sandbox.get_info() == before
-        assert freezer_state(daemon, sandbox) == "FROZEN"
+        assert is_frozen(daemon.cgroup_parent, sandbox.sandbox_id)
         with pytest.raises(Conflict, match="paused"):
             sandbox.commands.run("true")
         expiring.set_timeout(0.01)

@@ -46,7 +46,7 @@ def traces(launcher: Launcher) -> dict[str, object]:
     parent, state_dir = launcher._config.cgroup_parent, str(launcher._config.state_dir)
     groups = [
         os.path.join(base, name)
-        for hierarchy in Path("/sys/fs/cgroup").iterdir()
+        for hierarchy in (Path("/sys/fs/cgroup"), *Path("/sys/fs/cgroup").iterdir())
         for base, names, _ in os.walk(hierarchy / parent)
         for name in names
     ]

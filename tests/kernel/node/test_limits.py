@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno
-import re
 import time
 from dataclasses import replace
 from pathlib import Path
 
 from sandboxd.launch import Launcher
 from tests.kernel.node.harness import DEFAULT_LIMITS, MIB, running_box
+from tests.support.groups import may_swap
 
 
 def test_out_of_memory_is_counted_and_init_survives(launcher: Launcher, probe_binary: Path) -> None:
@@ -79,15 +79,7 @@ def test_a_disk_limit_holds_for_each_alone(launcher: Launcher) -> None:
 
 def test_swap_is_never_added_to_memory(launcher: Launcher) -> None:
     with running_box(launcher) as box:
-        group = Path("/proc", str(box.launched.init_pid), "cgroup").read_text()
-        found = re.search(r":memory:(\S+)", group)
-        assert found is not None
-        memory = Path("/sys/fs/cgroup/memory") / found[1].lstrip("/")
-        combined = memory / "memory.memsw.limit_in_bytes"
-        if combined.exists():
-            assert int(combined.read_text()) == DEFAULT_LIMITS.memory_bytes
-        else:
-            assert (memory / "memory.swappiness").read_text().strip() == "0"
+        assert not may_swap(launcher._config.cgroup_parent, box.sandbox_id)
 
 
 def test_usage_of_an_idle_sandbox(launcher: Launcher) -> None:
