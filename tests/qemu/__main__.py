@@ -23,7 +23,15 @@ KERNEL_ARGUMENTS = (
     "root=/dev/vda rw console=ttyS0 panic=-1 mitigations=off quiet systemd.show_status=0 "
     "systemd.wants=venus-guest.service systemd.mask=getty.target"
 )
-TESTS = ("tests/qemu/guest/units.py",)
+# Without what the fixtures of other tests import, which takes its time in the guest.
+TESTS = (
+    "--confcutdir=tests/qemu",
+    "-p",
+    "no:hypothesispytest",
+    "-v",
+    "--tb=short",
+    "tests/qemu/guest/units.py",
+)
 
 
 def command(place: Path, project: Path, console: Path) -> list[str]:
