@@ -16,10 +16,13 @@ ROOT = Path(__file__).parents[2]
 UNIT = Path(__file__).parent / "guest" / "venus-guest.service"
 MIRROR = "http://deb.debian.org/debian"
 SUITE = "bookworm"
-# Its kernel is of backports: write tracking, which snapshots use, needs Linux 6.7.
-SOURCES = (f"deb {MIRROR} {SUITE} main", f"deb {MIRROR} {SUITE}-backports main")
-KERNEL = ("linux-image-cloud-amd64", "initramfs-tools")
-PACKAGES = ("systemd-sysv", "udev", "kmod", "procps", "python3", "btrfs-progs")
+# Its kernel is a newer one's: layers of overlays by descriptor need Linux 6.13.
+BACKPORTS = "trixie-backports"
+SOURCES = (f"deb {MIRROR} {SUITE} main", f"deb {MIRROR} {BACKPORTS} main")
+KERNEL = "linux-image-cloud-amd64"
+PACKAGES = (
+    "systemd-sysv", "udev", "kmod", "procps", "python3", "btrfs-progs", "initramfs-tools",
+)  # fmt: skip
 LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*")
 # Of that suite; what is built for another one does not run there.
 GUEST_PYTHON = (3, 11)
@@ -37,7 +40,7 @@ SYSTEM_COMMAND = (
     "mmdebstrap", "--variant=minbase", "--format=tar", f"--include={','.join(PACKAGES)}",
     "--dpkgopt=force-unsafe-io", *(f"--dpkgopt=path-exclude={path}" for path in LEFT_OUT),
     '--customize-hook=chroot "$1" apt-get -q -y --no-install-recommends '
-    f"-t {SUITE}-backports install {' '.join(KERNEL)}",
+    f"-t {BACKPORTS} install {KERNEL}",
     f'--customize-hook=cp "{UNIT}" "$1/etc/systemd/system/"',
     '--customize-hook=mkdir "$1/opt/venus"',
     '--customize-hook=echo "/dev/vdb /opt/venus ext4 ro 0 0" >"$1/etc/fstab"',
