@@ -19,7 +19,16 @@ SUITE = "bookworm"
 # Its kernel is a newer one's: layers of overlays by descriptor need Linux 6.13.
 BACKPORTS = "trixie-backports"
 SOURCES = (f"deb {MIRROR} {SUITE} main", f"deb {MIRROR} {BACKPORTS} main")
-KERNEL = "linux-image-cloud-amd64"
+# The package of the whole kernel cannot be configured on this suite; its parts can.
+KERNEL = f"""
+modules=$(apt-cache depends linux-modules-cloud-amd64 | grep -o 'linux-modules-[0-9].*')
+version=${{modules#linux-modules-}}
+apt-get -q -y --no-install-recommends -t {BACKPORTS} install \\
+    linux-binary-$version $modules
+cp /lib/modules/$version/config /boot/config-$version
+cp /lib/modules/$version/vmlinuz /vmlinuz
+mkinitramfs -o /initrd.img $version
+"""
 PACKAGES = (
     "systemd-sysv", "udev", "kmod", "procps", "python3", "btrfs-progs", "initramfs-tools",
 )  # fmt: skip
@@ -39,8 +48,7 @@ PARTS_OF_PROJECT = ("sandboxd", "tests", "pyproject.toml")
 SYSTEM_COMMAND = (
     "mmdebstrap", "--variant=minbase", "--format=tar", f"--include={','.join(PACKAGES)}",
     "--dpkgopt=force-unsafe-io", *(f"--dpkgopt=path-exclude={path}" for path in LEFT_OUT),
-    '--customize-hook=chroot "$1" apt-get -q -y --no-install-recommends '
-    f"-t {BACKPORTS} install {KERNEL}",
+    f"--customize-hook=chroot \"$1\" sh -ec {shlex.quote(KERNEL)}",
     f'--customize-hook=cp "{UNIT}" "$1/etc/systemd/system/"',
     '--customize-hook=mkdir "$1/opt/venus"',
     '--customize-hook=echo "/dev/vdb /opt/venus ext4 ro 0 0" >"$1/etc/fstab"',
