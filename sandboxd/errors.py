@@ -156,7 +156,8 @@ class Unsupported(VenusError):
 
 
 class Unreachable(VenusError):
-    """Another machine that is needed cannot be reached, or does not answer as it should."""
+    """Another machine that is needed, or a program in a sandbox, cannot be reached, or does not
+    answer as it should."""
 
     code = "unreachable"
     http_status = 502

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sandboxd.errors import InternalError, LimitExceeded, OperationTimeout
+from sandboxd.errors import InternalError, LimitExceeded, OperationTimeout, error_from_errno
 from sandboxd.init_packets import receive_packet
 from sandboxd.init_protocol import (
     MAX_EXECS,
@@ -41,6 +41,7 @@ from sandboxd.init_protocol import (
     encode_kill,
     encode_list,
     encode_release,
+    encode_socket,
     encode_stdin_closed,
 )
 
@@ -157,6 +158,20 @@ class InitLink:
             lambda request_id: encode_keep_terminal(request_id, exec_id), (master,)
         )
         return answer.errno if isinstance(answer, Ack | RequestError) else 0
+
+    async def open_socket(self, family: int) -> socket.socket:
+        """A TCP socket of the sandbox's network, not connected. `family`: AF_INET or AF_INET6."""
+        answer = await self._ask(lambda request_id: encode_socket(request_id, family))
+        if isinstance(answer, Ack) and len(answer.fds) == 1:
+            return socket.socket(family, socket.SOCK_STREAM, fileno=answer.fds[0])
+        if isinstance(answer, Ack | RequestError) and answer.errno:
+            raise error_from_errno(
+                answer.errno,
+                "init opens no socket",
+                operation="open socket",
+                object=self._sandbox_id,
+            )
+        raise self._unexpected("open socket", answer)
 
     def kill_soon(self, exec_id: int, signal: int, *, whole_tree: bool) -> None:
         """As `kill`, when nobody waits for the answer; does nothing on a closed link."""
@@ -299,7 +314,7 @@ class InitLink:
             else:
                 listing.append((answer, fds))
             return
-        if isinstance(answer, Started) and fds:
+        if isinstance(answer, Started | Ack) and fds:
             answer = dataclasses.replace(answer, fds=tuple(fds))
         else:
             _close_all(fds)
@@ -316,8 +331,9 @@ class InitLink:
         self.kill_soon(exec_id, _SIGKILL, whole_tree=True)
 
     def _unwanted(self, answer: Answer) -> None:
-        if isinstance(answer, Started):
+        if isinstance(answer, Started | Ack):
             _close_all(answer.fds)
+        if isinstance(answer, Started):
             self.give_up(answer.exec_id)
 
     # -- the end -----------------------------------------------------------------------------------

@@ -34,6 +34,8 @@ SOCKET_ENV = "VENUS_SOCKET"
 
 CONTENT_TYPE_FRAMES = "application/vnd.venus.frames"
 CONTENT_TYPE_BYTES = "application/octet-stream"
+UPGRADE_TO_TCP = "tcp"
+"""What a connection is upgraded to that carries the bytes of one to a port."""
 CONTENT_TYPE_JSON = "application/json"
 CONTENT_TYPE_TAR = "application/x-tar"
 CONTENT_TYPE_NDJSON = "application/x-ndjson"

@@ -30,6 +30,7 @@ from sandboxd.logs.fields import about
 from sandboxd.metrics.counters import ServiceCounters
 from sandboxd.metrics.instruments import Instruments
 from sandboxd.population import Population
+from sandboxd.ports import Ports
 from sandboxd.recovery import current_boot_id
 from sandboxd.registry import Registry, SandboxRecord
 from sandboxd.sandbox import LiveSandbox, boottime_s
@@ -49,6 +50,7 @@ class SandboxService:
         self.registry = Registry(config.sandboxes_dir)
         self.boot_id = current_boot_id()
         self.population = Population(config)
+        self.ports = Ports()
         self.leases = Leases(config, self.boot_id)
         self.leases.on_end.append(self._end_of_lease)
         self.bulk_reading = asyncio.Lock()
@@ -222,6 +224,7 @@ class SandboxService:
         for running in list(sandbox.execs.values()):
             running.on_lost()
         sandbox.ended.clear()
+        self.ports.cut_all(sandbox.sandbox_id)
         if sandbox.gate.is_closed and sandbox.launched is not None:
             # A capture holds the processes; once they are killed it fails, and lets them go.
             await self.in_thread(sandbox.launched.begin_kill)

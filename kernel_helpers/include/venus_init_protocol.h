@@ -145,6 +145,9 @@ enum venus_message_type {
   /* venus_exec_ref and one descriptor -> ACK; the master of a RESTORED command's terminal, of which
    * init keeps a duplicate as of one that it made itself */
   VENUS_KEEP_TERMINAL = 8,
+  /* venus_socket -> ACK with the descriptor of a TCP socket of the sandbox's network namespace, not
+   * connected and non-blocking. Wherever it is connected from, it leads into the sandbox alone. */
+  VENUS_SOCKET = 9,
   /* init -> daemon */
   VENUS_HELLO_REPLY = 0x81,
   VENUS_STARTED = 0x82,
@@ -240,6 +243,11 @@ struct venus_kill {
 
 struct venus_exec_ref {
   uint64_t exec_id;
+} __attribute__((packed));
+
+struct venus_socket {
+  uint32_t family; /* AF_INET or AF_INET6 */
+  uint32_t reserved;
 } __attribute__((packed));
 
 /* Followed by sandbox_id_size bytes, NUL included. */

@@ -26,6 +26,7 @@ static void settle_all(struct control *control) {
 /* The next daemon learns everything by LIST. */
 static void drop(struct control *control) {
   close_fd(&control->fd);
+  close_fd(&control->answer_fd);
   control->listing = false;
   control->answer_size = 0;
   settle_all(control);
@@ -170,8 +171,10 @@ void control_flush(struct control *control) {
     return;
   }
   if (control->answer_size) {
-    switch (send_packet(control, control->answer, control->answer_size, NULL, 0)) {
+    switch (send_packet(control, control->answer, control->answer_size, &control->answer_fd,
+                        control->answer_fd >= 0)) {
     case SENT:
+      close_fd(&control->answer_fd);
       control->answer_size = 0;
       break;
     case WOULD_BLOCK:
@@ -208,6 +211,14 @@ static void acknowledge(struct control *control, const struct packet *packet, ui
                         int error) {
   struct venus_ack ack = {.exec_id = exec_id, .error = error};
   answer(control, VENUS_ACK, packet->header.request_id, &ack, sizeof ack);
+}
+
+static void open_socket(struct control *control, const struct packet *packet) {
+  int type = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
+  int fd = socket((int)packet->socket.family, type, 0);
+  int error = fd < 0 ? errno : 0;
+  control->answer_fd = fd;
+  acknowledge(control, packet, 0, error);
 }
 
 static void hello(struct control *control, const struct packet *packet) {
@@ -266,6 +277,9 @@ static bool handle(struct control *control, const struct packet *packet, const i
     acknowledge(control, packet, packet->ref.exec_id, error);
     break;
   }
+  case VENUS_SOCKET:
+    open_socket(control, packet);
+    break;
   case VENUS_LIST:
     control->listing = true;
     control->list_next = 0;

@@ -19,6 +19,7 @@ struct control {
   unsigned list_next;
   uint64_t list_request_id;
   uint32_t answer_size; /* an answer that did not fit the socket */
+  int answer_fd;        /* goes with it; -1 = none */
   uint8_t answer[CONTROL_MAX_ANSWER];
 };
 

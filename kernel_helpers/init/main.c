@@ -120,7 +120,8 @@ static void serve(struct control *control) {
 }
 
 int main(void) {
-  static struct control control = {.table = &table, .listen_fd = VENUS_FD_LISTEN, .fd = -1};
+  static struct control control = {
+      .table = &table, .listen_fd = VENUS_FD_LISTEN, .fd = -1, .answer_fd = -1};
   struct venus_status status;
   table.policy = &policy;
   prctl(PR_SET_NAME, "sandbox-init");

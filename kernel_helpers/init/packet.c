@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/socket.h>
 
 unsigned packet_fd_count(uint32_t fd_mask, uint32_t cgroup_procs_count) {
   return (unsigned)__builtin_popcount(fd_mask & ~(uint32_t)VENUS_HAS_CGROUP_PROCS) +
@@ -100,6 +101,11 @@ int packet_parse(struct packet *packet, const uint8_t *bytes, size_t size, unsig
       return EBADMSG;
     memcpy(&packet->ref, payload, sizeof packet->ref);
     return 0;
+  case VENUS_SOCKET:
+    if (size != sizeof packet->socket)
+      return EBADMSG;
+    memcpy(&packet->socket, payload, sizeof packet->socket);
+    return packet->socket.family == AF_INET || packet->socket.family == AF_INET6 ? 0 : EINVAL;
   default:
     return EOPNOTSUPP;
   }

@@ -21,6 +21,7 @@ struct packet {
     struct exec_request exec;
     struct venus_kill kill;
     struct venus_exec_ref ref;
+    struct venus_socket socket;
   };
 };
 

@@ -117,6 +117,8 @@ void capture_windows(const SeenFile &seen, TcpEnd &end)
 // ---- joining ----
 
 constexpr const char *kSandbox = "the sandbox", *kJustConnected = "it was just connected";
+// The daemon's, of a connection to a port.
+constexpr const char *kHeldOutside = "its other end is held outside the sandbox";
 
 uint32_t distance(uint32_t from, uint32_t to)
 {
@@ -200,22 +202,26 @@ private:
         }
         const TcpTableEntry *other = find(remote, local);
         if (other && other->inode != 0)
-            refuse(local, remote, "no process of the sandbox holds its other end");
+            return reset(local, remote, end, kHeldOutside);
         if (other && other->state == kSynReceived)
             throw Refused(kSandbox, describe(local, remote), "its listener has no room for it").passing();
         if (other && is_one_of(other->state, {kEstablished, kCloseWait}))
             return;  // it waits to be accepted: add_waiting
-        if (!other && !remote.is_loopback() && !(remote.address == local.address)) {
-            if (!state_.reset_external)
-                refuse(local, remote, "its other end is outside the sandbox");
-            end = TcpEnd{};
-            end.fate = TcpFate::kReset;
-            return;
-        }
+        if (!other && !remote.is_loopback() && !(remote.address == local.address))
+            return reset(local, remote, end, "its other end is outside the sandbox");
         // The other end is closed; what it still has to deliver nobody can look at.
         if (other && other->state != kTimeWait && other->write_queue > 1)
             refuse(local, remote, "its other end is closed and has data that was not received yet");
         end.send_next -= static_cast<uint32_t>(end.unsent.size());
+    }
+
+    // What nobody in a fork can go on with.
+    void reset(const Endpoint &local, const Endpoint &remote, TcpEnd &end, const char *reason)
+    {
+        if (!state_.reset_external)
+            refuse(local, remote, reason);
+        end = TcpEnd{};
+        end.fate = TcpFate::kReset;
     }
 
     // `send_next` came as the number after `unsent`, which holds what was sent but not acknowledged
@@ -270,6 +276,10 @@ private:
             TcpEnd &end = *socket(client->second).tcp;
             end.fate = TcpFate::kWaiting;
             end.unsent.clear();  // received, or nothing would be in the queue of its other end
+        } else if (auto *held = find(entry.remote, entry.local); held && held->inode != 0) {
+            if (!state_.reset_external)
+                refuse(entry.local, entry.remote, kHeldOutside);
+            return;  // as if it had been taken back
         }
         server.waiting.push_back(std::move(waiting));
     }

@@ -24,6 +24,7 @@ from sandboxd.api import (
     routes_images,
     routes_leases,
     routes_metrics,
+    routes_ports,
     routes_sandboxes,
     routes_templates,
 )
@@ -102,6 +103,7 @@ def _routes() -> FastAPI:
     app.include_router(routes_execs.router)
     app.include_router(routes_execs.run_router)
     app.include_router(routes_files.router)
+    app.include_router(routes_ports.router)
     app.include_router(routes_images.router)
     app.include_router(routes_events.router)
     app.include_router(routes_leases.router)

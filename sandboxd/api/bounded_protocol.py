@@ -56,7 +56,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         was_in_head, self._heads_begun = self._in_head, 0
-        super().data_received(data)
+        self._parse(data)
         if not self._in_head or self.transport.is_closing():
             return
         # Most heads come whole, and need no timer.
@@ -74,6 +74,9 @@ class BoundedProtocol(HttpToolsProtocol):
                     cause=f"more than {MAX_HEAD_BYTES} bytes",
                 )
             )
+
+    def _parse(self, data: bytes) -> None:
+        super().data_received(data)
 
     def send_400_response(self, msg: str) -> None:
         cycle = self.cycle

@@ -46,6 +46,11 @@ class JoinedWrites(asyncio.Transport):
         self._is_due = False
         self.flush()
 
+    def write_eof(self) -> None:
+        self.flush()
+        if not self._transport.is_closing():
+            self._transport.write_eof()
+
     def close(self) -> None:
         self.flush()
         self._transport.close()

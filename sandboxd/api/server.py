@@ -18,6 +18,7 @@ import uvicorn
 from sandboxd.api.bounded_protocol import BoundedProtocol
 from sandboxd.api.departure import departure_of
 from sandboxd.api.peer import Peer, peer_of
+from sandboxd.api.upgradable_protocol import UpgradableProtocol
 from sandboxd.errors import LimitExceeded
 
 BACKLOG = 1024
@@ -29,7 +30,7 @@ _SHUTDOWN_GRACE_S = 3
 MAX_CONNECTIONS_PER_TENANT = 6000
 
 
-class PeerProtocol(BoundedProtocol):
+class PeerProtocol(UpgradableProtocol):
     """Asks the kernel once per connection, not per request: credentials cannot change. Bounds how
     many connections a tenant has."""
 

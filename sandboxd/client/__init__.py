@@ -12,6 +12,7 @@ from sandboxd.client._async_files import AsyncFiles
 from sandboxd.client._async_handle import AsyncCommandHandle
 from sandboxd.client._async_lease import AsyncLease
 from sandboxd.client._async_sandbox import AsyncSandbox, AsyncTemplate
+from sandboxd.client._port_forward import AsyncPortForward, PortForward
 from sandboxd.client._sync_commands import Commands
 from sandboxd.client._sync_daemon import Daemon
 from sandboxd.client._sync_files import Files
@@ -58,6 +59,7 @@ __all__ = [
     "AsyncDaemon",
     "AsyncFiles",
     "AsyncLease",
+    "AsyncPortForward",
     "AsyncSandbox",
     "AsyncTemplate",
     "BuildInfo",
@@ -82,6 +84,7 @@ __all__ = [
     "Lease",
     "LeaseInfo",
     "Output",
+    "PortForward",
     "PtySize",
     "Sandbox",
     "SandboxEvent",

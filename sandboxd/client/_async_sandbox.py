@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -15,6 +16,7 @@ from sandboxd.client._async_handle import AsyncCommandHandle
 from sandboxd.client._async_transport import AsyncTransport
 from sandboxd.client._http import DEFAULT_REQUEST_TIMEOUT_S, Socket
 from sandboxd.client._lines import ProgressLines
+from sandboxd.client._port_forward import LOCALHOST, AsyncPortForward
 from sandboxd.client.types import (
     ForkOptions,
     HasLeaseId,
@@ -23,8 +25,8 @@ from sandboxd.client.types import (
     TemplateInfo,
     lease_id_of,
 )
-from sandboxd.errors import NotFound, SandboxGone
-from sandboxd.protocol import OnExternal, StdinMode
+from sandboxd.errors import NotFound, SandboxGone, VenusError
+from sandboxd.protocol import UPGRADE_TO_TCP, OnExternal, StdinMode
 
 
 class AsyncSandbox:
@@ -166,6 +168,31 @@ class AsyncSandbox:
     async def resume(self) -> None:
         """Lets it go on."""
         self._info = await self._transport.call(_calls.resume_sandbox(self.sandbox_id))
+
+    async def connect_port(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection to a TCP port that a program in the sandbox listens on, at its loopback or
+        anywhere: its streams. `Unreachable` when nothing listens there.
+        It is the caller's to close, and ends with the sandbox; a pause only holds it up."""
+        return await self._transport.upgrade(
+            _calls.connect_port(self.sandbox_id, port), UPGRADE_TO_TCP
+        )
+
+    def forward_port(
+        self,
+        port: int,
+        local_port: int = 0,
+        *,
+        host: str = LOCALHOST,
+        on_error: Callable[[VenusError], None] | None = None,
+    ) -> AsyncPortForward:
+        """A port of this machine that leads to a port of the sandbox, within the block:
+
+            async with sandbox.forward_port(8000) as forward:
+                host, port = forward.address
+
+        `local_port` 0 takes any that is free. `on_error` is told why a connection could not be
+        made."""
+        return AsyncPortForward(self._transport, self.sandbox_id, port, local_port, host, on_error)
 
     async def snapshot(
         self,

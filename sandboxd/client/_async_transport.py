@@ -23,9 +23,11 @@ from sandboxd.client._http import (
     LAST_CHUNK,
     MAX_IDLE_CONNECTIONS,
     RECEIVE_BYTES,
+    UPGRADE_STEP_BYTES,
     Response,
     encode_chunk,
     encode_request,
+    encode_upgrade,
     lost,
     socket_path,
     too_slow,
@@ -61,6 +63,10 @@ class _AsyncConnection:
         if not self._loop.is_closed():
             self._writer.transport.abort()
 
+    def detach(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """The streams; the caller's from here on."""
+        return self._reader, self._writer
+
     def is_fresh(self) -> bool:
         """Of this loop, idle for a short time only, and not closed by the daemon."""
         return (
@@ -84,10 +90,16 @@ class _AsyncConnection:
             raise lost(self._path, call, str(error)) from error
         return True
 
-    async def receive(self, response: Response, call: Call[T], timeout_s: float | None) -> None:
+    async def receive(
+        self,
+        response: Response,
+        call: Call[T],
+        timeout_s: float | None,
+        max_bytes: int = RECEIVE_BYTES,
+    ) -> None:
         try:
             async with asyncio.timeout(timeout_s):
-                data = await self._reader.read(RECEIVE_BYTES)
+                data = await self._reader.read(max_bytes)
             if data:
                 response.feed(data)
                 return
@@ -150,6 +162,25 @@ class AsyncTransport:
                 self._idle.append(connection)
             else:
                 connection.close()
+
+    async def upgrade(
+        self, call: Call[None], protocol: str
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection of its own that speaks `protocol`."""
+        connection = await _AsyncConnection.open(self.socket, call)
+        timeout_s = DEFAULT_REQUEST_TIMEOUT_S
+        response = Response()
+        try:
+            await connection.send(encode_upgrade(call, protocol), call, timeout_s)
+            while response.status is None:
+                await connection.receive(response, call, timeout_s, UPGRADE_STEP_BYTES)
+            if not response.upgraded:
+                chunks = self._body(connection, response, call, timeout_s)
+                raise call.error(response.status, b"".join([chunk async for chunk in chunks]))
+        except BaseException:
+            connection.close()
+            raise
+        return connection.detach()
 
     @staticmethod
     async def _send_content(

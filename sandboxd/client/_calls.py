@@ -173,6 +173,17 @@ def _change(verb: str, sandbox_id: str) -> Call[SandboxInfo]:
     )
 
 
+def connect_port(sandbox_id: str, port: int) -> Call[None]:
+    """To be sent as an upgrade."""
+    return Call(
+        "connect to port",
+        f"port {port} of {sandbox_id}",
+        "GET",
+        target("sandboxes", sandbox_id, "ports", str(port)),
+        nothing,
+    )
+
+
 def get_metrics(sandbox_id: str) -> Call[SandboxMetrics]:
     return Call(
         "get metrics",

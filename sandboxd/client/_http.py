@@ -1,6 +1,6 @@
 """HTTP/1.1 as the client speaks it: requests to bytes, bytes to a response. No I/O here.
 
-Does not handle: redirects, trailers, upgrades, responses without a length (the daemon sends none).
+Does not handle: redirects, trailers, responses without a length (the daemon sends none).
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ KEEPALIVE_S = 4.0
 MAX_IDLE_CONNECTIONS = 32
 # Room for more is a mapping of its own for each receive, which costs ten times as much.
 RECEIVE_BYTES = 64 << 10
+# Of an answer that may be an upgrade: whatever follows its head is not the client's to read.
+UPGRADE_STEP_BYTES = 1
 LAST_CHUNK = b"0\r\n\r\n"
 
 
@@ -44,6 +46,14 @@ def encode_request(call: Call[T], *, streamed: bool) -> bytes:
     return "".join(head).encode() + call.body
 
 
+def encode_upgrade(call: Call[T], protocol: str) -> bytes:
+    """The head of a request after which the connection is to speak `protocol`."""
+    return (
+        f"{call.method} {call.target} HTTP/1.1\r\nHost: sandboxd\r\n"
+        f"Connection: upgrade\r\nUpgrade: {protocol}\r\n\r\n"
+    ).encode()
+
+
 def encode_chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
@@ -54,6 +64,8 @@ class Response:
     def __init__(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
         self._body: list[bytes] = []
+        self.upgraded = False
+        """What follows is another protocol's."""
         self.status: int | None = None
         self.complete = False
         self.reusable = False
@@ -63,7 +75,10 @@ class Response:
         """Raises `httptools.HttpParserError` for what is not HTTP."""
         if self.complete:
             raise httptools.HttpParserError("bytes after the end of the answer")
-        self._parser.feed_data(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self.upgraded = True
 
     def take_body(self) -> list[bytes]:
         """What has come of the body since the last call."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import socket as sockets
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, Unpack
@@ -10,6 +11,7 @@ from typing import Self, Unpack
 from sandboxd.client import _calls, _command_calls, _template_calls
 from sandboxd.client._http import DEFAULT_REQUEST_TIMEOUT_S, Socket
 from sandboxd.client._lines import ProgressLines
+from sandboxd.client._port_forward import LOCALHOST, PortForward
 from sandboxd.client._sync_commands import Commands
 from sandboxd.client._sync_daemon import Daemon
 from sandboxd.client._sync_files import Files
@@ -23,8 +25,8 @@ from sandboxd.client.types import (
     TemplateInfo,
     lease_id_of,
 )
-from sandboxd.errors import NotFound, SandboxGone
-from sandboxd.protocol import OnExternal, StdinMode
+from sandboxd.errors import NotFound, SandboxGone, VenusError
+from sandboxd.protocol import UPGRADE_TO_TCP, OnExternal, StdinMode
 
 
 class Sandbox:
@@ -165,6 +167,31 @@ class Sandbox:
     def resume(self) -> None:
         """Lets it go on."""
         self._info = self._transport.call(_calls.resume_sandbox(self.sandbox_id))
+
+    def connect_port(self, port: int) -> sockets.socket:
+        """A connection to a TCP port that a program in the sandbox listens on, at its loopback or
+        anywhere: a blocking stream socket. `Unreachable` when nothing listens there.
+        It is the caller's to close, and ends with the sandbox; a pause only holds it up."""
+        return self._transport.upgrade(_calls.connect_port(self.sandbox_id, port), UPGRADE_TO_TCP)
+
+    def forward_port(
+        self,
+        port: int,
+        local_port: int = 0,
+        *,
+        host: str = LOCALHOST,
+        on_error: Callable[[VenusError], None] | None = None,
+    ) -> PortForward:
+        """A port of this machine that leads to a port of the sandbox, within the block:
+
+            with sandbox.forward_port(8000) as forward:
+                host, port = forward.address
+
+        `local_port` 0 takes any that is free. `on_error` is told why a connection could not be
+        made."""
+        return PortForward(
+            self._transport.socket, self.sandbox_id, port, local_port, host, on_error
+        )
 
     def snapshot(
         self,

@@ -26,9 +26,11 @@ from sandboxd.client._http import (
     LAST_CHUNK,
     MAX_IDLE_CONNECTIONS,
     RECEIVE_BYTES,
+    UPGRADE_STEP_BYTES,
     Response,
     encode_chunk,
     encode_request,
+    encode_upgrade,
     lost,
     socket_path,
     too_slow,
@@ -58,6 +60,11 @@ class _SyncConnection:
     def close(self) -> None:
         self._socket.close()
 
+    def detach(self) -> sockets.socket:
+        """The socket, blocking; the caller's from here on."""
+        self._socket.settimeout(None)
+        return self._socket
+
     def is_fresh(self) -> bool:
         """Idle for a short time only, and the daemon has neither closed it nor said anything."""
         if time.monotonic() - self.idle_since > KEEPALIVE_S:
@@ -82,10 +89,16 @@ class _SyncConnection:
             raise lost(self._path, call, str(error)) from error
         return True
 
-    def receive(self, response: Response, call: Call[T], timeout_s: float | None) -> None:
+    def receive(
+        self,
+        response: Response,
+        call: Call[T],
+        timeout_s: float | None,
+        max_bytes: int = RECEIVE_BYTES,
+    ) -> None:
         self._set_timeout(timeout_s)
         try:
-            data = self._socket.recv(RECEIVE_BYTES)
+            data = self._socket.recv(max_bytes)
             if data:
                 response.feed(data)
                 return
@@ -155,6 +168,23 @@ class SyncTransport:
                 self._keep(connection)
             else:
                 connection.close()
+
+    def upgrade(self, call: Call[None], protocol: str) -> sockets.socket:
+        """A connection of its own that speaks `protocol`, as a blocking socket."""
+        connection = _SyncConnection(self.socket, call)
+        timeout_s = DEFAULT_REQUEST_TIMEOUT_S
+        response = Response()
+        try:
+            connection.send(encode_upgrade(call, protocol), call, timeout_s)
+            while response.status is None:
+                connection.receive(response, call, timeout_s, UPGRADE_STEP_BYTES)
+            if not response.upgraded:
+                body = b"".join(self._body(connection, response, call, timeout_s))
+                raise call.error(response.status, body)
+        except BaseException:
+            connection.close()
+            raise
+        return connection.detach()
 
     @staticmethod
     def _send_content(

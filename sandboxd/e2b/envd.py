@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from starlette.types import Send
 
 from sandboxd.api.file_response import file_response
-from sandboxd.e2b import connect, rpc
+from sandboxd.e2b import connect, port_proxy, rpc
 from sandboxd.e2b.connect import Code, ConnectError
 from sandboxd.e2b.files import FileRequest, upload
 from sandboxd.e2b.filesystem import FilesystemService
@@ -24,7 +24,7 @@ from sandboxd.e2b.process import ProcessService
 from sandboxd.e2b.refusals import error_body
 from sandboxd.e2b.rpc import Call, Procedure
 from sandboxd.e2b.watching import WatchingService
-from sandboxd.errors import InvalidRequest, VenusError
+from sandboxd.errors import InvalidRequest, Unreachable, VenusError
 from sandboxd.lifecycle import State
 from sandboxd.sandbox import LiveSandbox
 from sandboxd.service import SandboxService
@@ -77,7 +77,7 @@ class Envd:
         if sandbox is None:
             await _answer_gone(send, address.sandbox_id)
         elif address.port != ENVD_PORT:
-            await _answer_closed_port(send, address)
+            await self._port(sandbox, address, request, send)
         elif request.path == "/health":
             await answer(send, 204)
         elif not self._may(sandbox, request):
@@ -88,6 +88,17 @@ class Envd:
             await self._files(sandbox, request, send)
         else:
             await answer(send, 404, error_body(404, "there is no such route"))
+
+    async def _port(
+        self, sandbox: LiveSandbox, address: Address, request: Request, send: Send
+    ) -> None:
+        """What a server in the sandbox answers. As with E2B, whoever knows the host may ask."""
+        try:
+            connection = await self._service.ports.connect(sandbox, address.port)
+        except Unreachable:
+            await _answer_closed_port(send, address)
+            return
+        await port_proxy.forward(connection, request, send)
 
     def _find(self, address: Address) -> LiveSandbox | None:
         try:

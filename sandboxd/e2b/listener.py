@@ -9,6 +9,7 @@ from typing import Any
 
 from sandboxd.api import tcp
 from sandboxd.api.server import Server, server_of
+from sandboxd.api.upgradable_protocol import UpgradableProtocol
 from sandboxd.e2b.refusals import error_body
 from sandboxd.errors import VenusError
 
@@ -20,7 +21,7 @@ MAX_CONNECTIONS = 4000
 _KEEP_ALIVE_S = 330
 
 
-class E2bProtocol(tcp.TcpProtocol):
+class E2bProtocol(tcp.TcpProtocol, UpgradableProtocol):
     """One connection."""
 
     def error_body(self, error: VenusError) -> bytes:

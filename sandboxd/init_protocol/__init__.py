@@ -89,6 +89,7 @@ from sandboxd.init_protocol.requests import (
     encode_list,
     encode_release,
     encode_shutdown,
+    encode_socket,
     encode_stdin_closed,
 )
 from sandboxd.init_protocol.watch import (
@@ -193,6 +194,7 @@ __all__ = [
     "encode_release",
     "encode_rlimits",
     "encode_shutdown",
+    "encode_socket",
     "encode_stdin_closed",
     "encode_upload_frame",
     "list_request",

@@ -57,11 +57,13 @@ class Failed:
 
 @dataclass(frozen=True)
 class Ack:
-    """Answer to KILL, STDIN_CLOSED, RELEASE, KEEP_TERMINAL. ``errno`` 0 is success."""
+    """Answer to KILL, STDIN_CLOSED, RELEASE, KEEP_TERMINAL, SOCKET. ``errno`` 0 is success."""
 
     request_id: int
     exec_id: int
     errno: int
+    fds: tuple[int, ...] = ()
+    """The socket, if one was asked for; whoever takes the answer owns it."""
 
 
 @dataclass(frozen=True)

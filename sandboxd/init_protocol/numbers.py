@@ -17,6 +17,7 @@ class MessageType(enum.IntEnum):
     LIST = 6
     SHUTDOWN = 7
     KEEP_TERMINAL = 8
+    SOCKET = 9
     HELLO_REPLY = 0x81
     STARTED = 0x82
     FAILED = 0x83

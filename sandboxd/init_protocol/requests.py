@@ -29,6 +29,7 @@ from sandboxd.init_protocol.wire import (
 _EXEC = struct.Struct("<QIIIIIIIIQQII")
 _KILL = struct.Struct("<QII")
 _EXEC_REF = struct.Struct("<Q")
+_SOCKET = struct.Struct("<II")
 
 
 @dataclass(frozen=True)
@@ -172,6 +173,10 @@ def encode_stdin_closed(request_id: int, exec_id: int) -> bytes:
 def encode_keep_terminal(request_id: int, exec_id: int) -> bytes:
     """The packet; send it with the terminal's master attached."""
     return _packet(MessageType.KEEP_TERMINAL, request_id, _EXEC_REF.pack(exec_id))
+
+
+def encode_socket(request_id: int, family: int) -> bytes:
+    return _packet(MessageType.SOCKET, request_id, _SOCKET.pack(family, 0))
 
 
 def encode_release(request_id: int, exec_id: int) -> bytes:

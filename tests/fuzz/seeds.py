@@ -151,6 +151,7 @@ def _packets() -> Iterator[bytes]:
         protocol.encode_stdin_closed(4, 9),
         protocol.encode_release(5, 9),
         protocol.encode_shutdown(6),
+        protocol.encode_socket(7, socket.AF_INET),
     ):
         yield b"\x00" + packet
 

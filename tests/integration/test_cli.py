@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -409,3 +411,66 @@ def test_an_unreachable_daemon_is_one_line_that_names_the_socket(tmp_path: Path)
 @pytest.mark.parametrize("option", [("--memory", "12Q"), ("--ttl", "soon"), ("-e", "novalue")])
 def test_wrong_usage_is_explained(cli: Cli, option: tuple[str, str]) -> None:
     assert option[1].encode() in cli("create", *option, code=2).stderr
+
+
+LISTENER = """
+import socket
+server = socket.create_server(('127.0.0.1', 0))
+print(server.getsockname()[1], flush=True)
+while True:
+    connection, _ = server.accept()
+    connection.sendall(b'inside ' + connection.recv(100))
+    connection.close()
+"""
+
+
+def test_port_forward(cli: Cli, daemon: DaemonProcess) -> None:
+    with Sandbox.create(socket=daemon.socket) as sandbox:
+        server = sandbox.commands.run(["python3", "-c", LISTENER], background=True)
+        port = int(next(iter(server)).data)
+        for ports in (f":{port}", f"0:{port}"):
+            forward = subprocess.Popen(
+                [*cli.argv, "port-forward", sandbox.sandbox_id, ports, ":9"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+            local = local_port(forward, port)
+            with socket.create_connection(("127.0.0.1", local)) as connection:
+                connection.sendall(b"x")
+                assert connection.makefile("rb").read() == b"inside x"
+            with socket.create_connection(("127.0.0.1", local_port(forward, 9))) as connection:
+                assert connection.makefile("rb").read() == b""
+            forward.send_signal(signal.SIGINT)
+            _, said = forward.communicate(timeout=60)
+            assert (forward.returncode, b"nothing listens there" in said) == (0, True)
+
+
+def test_port_forward_ends_when_it_finds_the_sandbox_gone(cli: Cli, daemon: DaemonProcess) -> None:
+    with Sandbox.create(socket=daemon.socket) as sandbox:
+        forward = subprocess.Popen(
+            [*cli.argv, "port-forward", sandbox.sandbox_id, ":9"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        local = local_port(forward, 9)
+    with socket.create_connection(("127.0.0.1", local)) as connection:
+        assert connection.makefile("rb").read() == b""
+    _, said = forward.communicate(timeout=60)
+    assert (forward.returncode, b"the sandbox is gone" in said) == (1, True)
+
+
+def test_port_forward_of_what_is_no_port(cli: Cli, box: str) -> None:
+    for wrong in ("x", "1:2:3", "70000", "80:0", "-1:80"):
+        assert b"is not of the form" in cli("port-forward", box, "--", wrong, code=2).stderr
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ports = f"{taken.getsockname()[1]}:80"
+        assert b"in use" in cli("port-forward", box, ports, code=1).stderr
+
+
+def local_port(forward: subprocess.Popen[bytes], port: int) -> int:
+    """As the program says it."""
+    assert forward.stdout is not None
+    line = forward.stdout.readline().decode()
+    found = re.fullmatch(rf"Forwarding from 127\.0\.0\.1:(\d+) -> {port}\n", line)
+    assert found, line
+    return int(found[1])

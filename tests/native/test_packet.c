@@ -3,6 +3,7 @@
  * address sanitizer sees a step beyond). */
 #include <errno.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "check.h"
 #include "init/packet.h"
@@ -113,6 +114,23 @@ static void test_restored(void) {
   }
 }
 
+static void test_socket(void) {
+  static const struct {
+    uint32_t family;
+    int error;
+  } cases[] = {{AF_INET, 0}, {AF_INET6, 0}, {AF_UNIX, EINVAL}, {AF_NETLINK, EINVAL}, {0, EINVAL}};
+  struct packet packet;
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    struct builder builder = start(VENUS_SOCKET, sizeof(struct venus_socket));
+    put(&builder, &(struct venus_socket){.family = cases[i].family}, sizeof(struct venus_socket));
+    CHECK(parse(&builder, 0, &packet) == cases[i].error);
+    CHECK(parse(&builder, 1, &packet) == EBADF);
+  }
+  struct builder builder = start(VENUS_SOCKET, 4);
+  put(&builder, &(uint32_t){AF_INET}, 4);
+  CHECK(parse(&builder, 0, &packet) == EBADMSG);
+}
+
 static void test_others(void) {
   struct packet packet;
   struct builder builder = start(VENUS_HELLO, 0);
@@ -163,6 +181,7 @@ int main(void) {
   test_exec();
   test_terminals();
   test_restored();
+  test_socket();
   test_others();
   test_mutations();
   return 0;

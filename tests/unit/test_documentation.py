@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd import events, file_operation, file_ops, listing, population, protocol
+from sandboxd import events, file_operation, file_ops, listing, population, ports, protocol
 from sandboxd.api import app, bounded_protocol, models, models_templates, server
 from sandboxd.bounds import MIN_LEASE_TTL_S
 from sandboxd.config import Config
@@ -42,6 +42,10 @@ BOUNDS = {
     "time of a lease": f"at least {MIN_LEASE_TTL_S:.0f} s",
     "input that comes with a command": f"{protocol.MAX_INLINE_STDIN_BYTES >> 20} MiB",
     "waiting for a command's end": f"{protocol.MAX_WAIT_S:.0f} s",
+    "connections to ports of a sandbox": f"{ports.MAX_CONNECTIONS_PER_SANDBOX}",
+    "connections to ports of all sandboxes": f"{ports.MAX_CONNECTIONS}",
+    "connecting to a port": f"{ports.CONNECT_TIMEOUT_S:.0f} s",
+    "a connection to a port that carries nothing": f"{ports.IDLE_TIMEOUT_S:.0f} s",
     "events that are kept": f"{events.CAPACITY}",
     "streams of events of one tenant": f"{events.MAX_FOLLOWERS_PER_TENANT}",
     "reasons of ends that are remembered": f"{population.REMEMBERED_ENDS}",
