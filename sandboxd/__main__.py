@@ -42,6 +42,7 @@ from sandboxd.keeper import PoolKeeper
 from sandboxd.launch import Launcher
 from sandboxd.logs.lives import log_lives
 from sandboxd.logs.setup import set_up
+from sandboxd.pausing import PausesAtExpiry
 from sandboxd.recovery import RunLock
 from sandboxd.scheduling import shorten_slice
 from sandboxd.service import SandboxService
@@ -158,6 +159,7 @@ async def serve(
     service = SandboxService(config, launcher)
     labels = [each.strip() for each in config.log_labels.split(",")]
     logging_lives = asyncio.ensure_future(log_lives(service.population.events, labels))
+    service.pause_expired = PausesAtExpiry(service).begin
     creation = Creation(service, launcher)
     templates = TemplateService(service, creation, launcher, PoolKeeper(config.keeper_dir))
     await take_over(service)

@@ -21,6 +21,19 @@ MIN_LEASE_TTL_S = 1.0
 
 
 @dataclass(frozen=True)
+class Expiry:
+    """What the end of a sandbox's time to live is."""
+
+    pause: bool = False
+    """It is paused, not destroyed."""
+    resume_ttl_s: float | None = None
+    """A request of E2B's clients for it while it is paused resumes it, for so long; None: not."""
+
+
+DESTROY = Expiry()
+
+
+@dataclass(frozen=True)
 class CreateOptions:
     """What a client asks for; None takes the default."""
 
@@ -39,6 +52,7 @@ class CreateOptions:
     """It goes when that one ends."""
     ephemeral: bool = False
     """It goes with the command that it is made for, or with who waits for that."""
+    expiry: Expiry = DESTROY
 
     def over(self, image: ImageDefaults) -> CreateOptions:
         """What holds in a sandbox of that image: its own, where nothing else is asked for."""

@@ -254,6 +254,8 @@ class Creation:
             template="" if template is None else template.template_id,
             lease=options.lease,
             ephemeral=options.ephemeral,
+            pause_on_expiry=options.expiry.pause,
+            resume_ttl_s=options.expiry.resume_ttl_s,
         )
         # It may have ended meanwhile; from here on its end finds this one.
         self._service.leases.require(options.lease, sandbox.tenant_uid, "create sandbox")

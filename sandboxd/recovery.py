@@ -62,7 +62,7 @@ def decide(
             record.boot_id != boot_id or live_inits.get(record.init_pid) != record.init_start_ticks
         ):
             action, reason = Action.REMOVE, "its init is dead"
-        elif record.expires_boottime_s is not None and record.expires_boottime_s <= now_boottime_s:
+        elif _is_over(record, now_boottime_s):
             action, reason = Action.REMOVE, "its time to live is over"
         elif record.lease and record.lease not in leases:
             action, reason = Action.REMOVE, "its lease ended"
@@ -75,6 +75,13 @@ def decide(
             action, reason = Action.ADOPT, "its init lives"
         decisions.append(Decision(sandbox_id, action, reason, record))
     return decisions
+
+
+def _is_over(record: SandboxRecord, now_boottime_s: float) -> bool:
+    """Its time to live, and with it the sandbox: one that is then to be paused lives on."""
+    if record.expires_boottime_s is None or record.expires_boottime_s > now_boottime_s:
+        return False
+    return record.paused or not record.pause_on_expiry
 
 
 def process_start_ticks(pid: int) -> int | None:

@@ -58,6 +58,9 @@ class SandboxRecord:
     lease: str = ""
     """It goes when the lease does; empty: with nobody's."""
     paused: bool = False
+    pause_on_expiry: bool = False
+    resume_ttl_s: float | None = None
+    """Both: see `Expiry`."""
     ephemeral: bool = False
     """It goes with its first command, whose client goes with the daemon at the latest."""
 

@@ -51,6 +51,8 @@ class SandboxService:
         self.boot_id = current_boot_id()
         self.population = Population(config)
         self.ports = Ports()
+        self.pause_expired: Callable[[LiveSandbox], None] = lambda sandbox: None
+        """Set by the composition root: what is done with one that is to be paused at its end."""
         self.leases = Leases(config, self.boot_id)
         self.leases.on_end.append(self._end_of_lease)
         self.bulk_reading = asyncio.Lock()
@@ -91,7 +93,7 @@ class SandboxService:
         if sandbox.link is None or sandbox.link.closed:
             raise _died_at_start(sandbox.sandbox_id)
         sandbox.apply(Event.READY)
-        self._arm_ttl(sandbox)
+        self.arm_ttl(sandbox)
 
     async def connect(self, sandbox: LiveSandbox, launched: LaunchedSandbox) -> InitLink:
         """The link to its init, whose end is the end of the sandbox."""
@@ -134,9 +136,10 @@ class SandboxService:
         record = dataclasses.replace(sandbox.record, expires_boottime_s=deadline)
         self.registry.write(record)
         sandbox.record = record
-        self._arm_ttl(sandbox)
+        self.arm_ttl(sandbox)
 
-    def _arm_ttl(self, sandbox: LiveSandbox) -> None:
+    def arm_ttl(self, sandbox: LiveSandbox) -> None:
+        """Its time to live ends as its record says."""
         if sandbox.ttl_timer is not None:
             sandbox.ttl_timer.cancel()
             sandbox.ttl_timer = None
@@ -146,7 +149,10 @@ class SandboxService:
             sandbox.ttl_timer = loop.call_later(delay_s, self._expire, sandbox)
 
     def _expire(self, sandbox: LiveSandbox) -> None:
-        if sandbox.is_live:
+        assert sandbox.record is not None
+        if sandbox.state is State.RUNNING and sandbox.record.pause_on_expiry:
+            self.pause_expired(sandbox)
+        elif sandbox.is_live:
             sandbox.apply(Event.EXPIRED, EndReason.EXPIRED)
             self._begin_take_down(sandbox)
 
@@ -270,7 +276,7 @@ class SandboxService:
         if record.paused:
             self.registry.write(sandbox.record)
             sandbox.apply(Event.PAUSED)
-            self._arm_ttl(sandbox)
+            self.arm_ttl(sandbox)
         else:
             link = await self.connect(sandbox, launched)
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import platform
 from collections.abc import Callable
 from typing import Annotated, Literal
@@ -20,6 +21,7 @@ from sandboxd.api.presentation import (
     sandbox_metrics,
     sandbox_stats,
 )
+from sandboxd.bounds import DESTROY, Expiry
 from sandboxd.bulk_usage import read_usages
 from sandboxd.lifecycle import State
 from sandboxd.sandbox import LiveSandbox
@@ -98,13 +100,16 @@ async def new_sandbox(
     body: models.CreateSandboxRequest,
     *,
     ephemeral: bool = False,
+    expiry: Expiry = DESTROY,
 ) -> LiveSandbox:
     """What a create asks for, running. `ephemeral`: it goes with the command that it is for."""
     if body.template is None:
         options = create_options(body, body.image or "base", ephemeral=ephemeral)
+        options = dataclasses.replace(options, expiry=expiry)
         return await context.creation.create(tenant_uid, options)
     template = context.templates.store.find(tenant_uid, body.template, "create sandbox")
     options = create_options(body, template.record.image, ephemeral=ephemeral)
+    options = dataclasses.replace(options, expiry=expiry)
     [sandbox] = await context.templates.fork_template(template, options, 1)
     return sandbox
 

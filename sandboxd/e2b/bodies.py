@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from sandboxd.api import models
+from sandboxd.bounds import Expiry
 from sandboxd.e2b.envd import ENVD_VERSION
 from sandboxd.e2b.keys import ApiKey
 from sandboxd.errors import Unsupported
@@ -33,6 +34,12 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="ignore", populate_by_name=True)
 
 
+class AutoResume(_Body):
+    """Whether a paused sandbox goes on when it is asked for something."""
+
+    enabled: bool = False
+
+
 class NewSandbox(_Body):
     """A create."""
 
@@ -45,6 +52,8 @@ class NewSandbox(_Body):
         default_factory=dict, alias="envVars", max_length=models.MAX_ENV_ENTRIES
     )
     auto_pause: bool = Field(default=False, alias="autoPause")
+    auto_pause_memory: bool = Field(default=True, alias="autoPauseMemory")
+    auto_resume: AutoResume = Field(default_factory=AutoResume, alias="autoResume")
     allow_internet_access: bool | None = None
     network: Any = None
     mcp: Any = None
@@ -54,7 +63,7 @@ class NewSandbox(_Body):
     def check_supported(self) -> None:
         """`Unsupported` names what was asked for and is not to be had."""
         for name, asked in (
-            ("autoPause", self.auto_pause),
+            ("autoPauseMemory", self.auto_pause and not self.auto_pause_memory),
             ("allow_internet_access", self.allow_internet_access),
             ("network", self.network),
             ("mcp", self.mcp),
@@ -65,6 +74,13 @@ class NewSandbox(_Body):
                 raise Unsupported(
                     f"{name} is not supported", operation="create sandbox", object=f"field {name}"
                 )
+
+    def expiry(self) -> Expiry:
+        """As E2B has it: resumed by a request it lives as long as it was made for, and five minutes
+        at least."""
+        resumes = self.auto_pause and self.auto_resume.enabled
+        ttl_s = float(max(self.timeout, DEFAULT_TIMEOUT_S)) if resumes else None
+        return Expiry(pause=self.auto_pause, resume_ttl_s=ttl_s)
 
 
 class TimeoutBody(_Body):
@@ -133,6 +149,8 @@ def listed_sandbox(sandbox: LiveSandbox) -> dict[str, Any]:
 
 def sandbox_detail(sandbox: LiveSandbox, key: ApiKey) -> dict[str, Any]:
     """Of one sandbox."""
+    record = sandbox.record
+    assert record is not None
     paused = {"pauseMode": "full"} if sandbox.state is State.PAUSED else {}
     return {
         **listed_sandbox(sandbox),
@@ -140,7 +158,10 @@ def sandbox_detail(sandbox: LiveSandbox, key: ApiKey) -> dict[str, Any]:
         "envdAccessToken": key.token(sandbox.sandbox_id),
         "domain": None,
         "allowInternetAccess": False,
-        "lifecycle": {"autoResume": False, "onTimeout": "kill"},
+        "lifecycle": {
+            "autoResume": record.resume_ttl_s is not None,
+            "onTimeout": "pause" if record.pause_on_expiry else "kill",
+        },
     }
 
 

@@ -78,7 +78,7 @@ class SandboxRoutes:
                 raise _no_template(body.template_id) from None
             raise refusal("create sandbox", ("body", *first["loc"]), first["msg"]) from None
         try:
-            sandbox = await new_sandbox(self._context, key.tenant_uid, wanted)
+            sandbox = await new_sandbox(self._context, key.tenant_uid, wanted, expiry=body.expiry())
         except ImageNotFound:
             raise _no_template(body.template_id) from None
         if await request.is_disconnected():
@@ -131,8 +131,7 @@ class SandboxRoutes:
         sandbox = self._find(request, "pause sandbox")
         if not body.memory:
             raise Unsupported("a paused sandbox keeps its memory", operation="pause sandbox")
-        await pausing.pause(self._service, sandbox)
-        self._service.set_ttl(sandbox, self._service.config.max_ttl_s)
+        await pausing.pause(self._service, sandbox, self._service.config.max_ttl_s)
         return Response(status_code=204)
 
     async def _metrics(self, request: HttpRequest) -> Response:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from starlette.types import Send
 
+from sandboxd import pausing
 from sandboxd.api.file_response import file_response
 from sandboxd.e2b import connect, port_proxy, rpc
 from sandboxd.e2b.connect import Code, ConnectError
@@ -74,7 +75,9 @@ class Envd:
     async def answer(self, address: Address, request: Request, send: Send) -> None:
         """One request."""
         sandbox = self._find(address)
-        if sandbox is None:
+        if sandbox is not None and self._resumes(sandbox, address, request):
+            await pausing.resume_for_request(self._service, sandbox)
+        if sandbox is None or sandbox.state is not State.RUNNING:
             await _answer_gone(send, address.sandbox_id)
         elif address.port != ENVD_PORT:
             await self._port(sandbox, address, request, send)
@@ -102,10 +105,17 @@ class Envd:
 
     def _find(self, address: Address) -> LiveSandbox | None:
         try:
-            sandbox = self._service.population.find(0, address.sandbox_id, "connect")
+            return self._service.population.find(0, address.sandbox_id, "connect")
         except VenusError:
             return None
-        return sandbox if sandbox.state is State.RUNNING else None
+
+    def _resumes(self, sandbox: LiveSandbox, address: Address, request: Request) -> bool:
+        """Whether the request may end a pause: not one that only asks whether it runs."""
+        if sandbox.state is not State.PAUSED:
+            return False
+        if address.port != ENVD_PORT:
+            return True
+        return request.path != "/health" and self._may(sandbox, request)
 
     def _may(self, sandbox: LiveSandbox, request: Request) -> bool:
         of = sandbox.sandbox_id, sandbox.tenant_uid

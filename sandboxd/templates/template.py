@@ -82,6 +82,7 @@ class TemplateRecord:
             labels=wanted.labels,
             lease=wanted.lease,
             ephemeral=wanted.ephemeral,
+            expiry=wanted.expiry,
         )
 
 

@@ -192,7 +192,10 @@ def test_a_template_that_does_not_exist_is_named(template: str) -> None:
     [
         ({"network": {"allow_out": ["1.1.1.1"]}}, "network is not supported"),
         ({"allow_internet_access": True}, "allow_internet_access is not supported"),
-        ({"lifecycle": {"on_timeout": "pause"}}, "autoPause is not supported"),
+        (
+            {"lifecycle": {"on_timeout": {"action": "pause", "mode": "filesystem"}}},
+            "autoPauseMemory is not supported",
+        ),
         ({"envs": {"": "x"}}, "envVars"),
         ({"timeout": 1 << 40}, "timeout"),
         ({"metadata": {"k": "v" * 5000}}, "metadata"),

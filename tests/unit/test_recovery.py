@@ -86,6 +86,14 @@ def test_a_deadline_that_passed_while_no_daemon_ran_holds() -> None:
     assert decision(RECORD, {4242: 99}, now=100.0) is Action.REMOVE
 
 
+def test_one_that_is_to_be_paused_at_its_deadline_is_adopted_unless_it_is_paused() -> None:
+    record = dataclasses.replace(RECORD, pause_on_expiry=True)
+    assert decision(record, {4242: 99}, now=100.0) is Action.ADOPT
+    paused = dataclasses.replace(record, paused=True)
+    assert decision(paused, {4242: 99}, now=99.0) is Action.ADOPT
+    assert decision(paused, {4242: 99}, now=100.0) is Action.REMOVE
+
+
 def test_a_sandbox_whose_capture_was_cut_is_removed(tmp_path: Path) -> None:
     mark = tmp_path / "sb-1" / MARK_NAME
     mark.parent.mkdir()
