@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from pathlib import Path
 
 import pytest
@@ -36,8 +37,9 @@ OWN = {
 }  # fmt: skip
 
 
-def is_at_rest(record: Record) -> bool:
-    """Every thread sleeps, but for the one that computes and who is stopped in its plan."""
+def not_at_rest(record: Record) -> list[str]:
+    """Threads that do not sleep, but for the one that computes and who is stopped in its plan."""
+    found = []
     for (owner, name), value in record.fields.items():
         if name != "thread/registers/rax" or value in _INTERRUPTED:
             continue
@@ -45,8 +47,8 @@ def is_at_rest(record: Record) -> bool:
         areas = record.memory[owner.partition(" thread ")[0]].areas
         in_plan = any(area.attributes["name"] == FORK_MEMORY for area in areas)
         if not computes and not in_plan:
-            return False
-    return True
+            found.append(f"{owner}: rax {value!r}")
+    return found
 
 
 def record_while_captured(
@@ -62,8 +64,12 @@ def record_while_captured(
             freeze(sandbox.upper, layer)
 
         template = _native.capture(sandbox.pid, [], look, **options)  # type: ignore[arg-type]
-        if is_at_rest(seen[0]):
+        awake = not_at_rest(seen[0])
+        if not awake:
             break
+    else:
+        # What is compared then may differ for that alone.
+        warnings.warn(f"not at rest at the last of {TRIES} captures: {awake}", stacklevel=2)
     layer.rename(frozen)
     return seen[0], template
 
