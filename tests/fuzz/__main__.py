@@ -24,7 +24,7 @@ MEMORY_MIB = 1024
 MAX_INPUT_BYTES = 16384
 # A program that tries next to nothing has a fault of its own. Those that start processes try
 # the least.
-LEAST_RUNS = 200
+LEAST_RUNS = 50
 
 
 class Finding(Exception):
