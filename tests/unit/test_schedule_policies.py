@@ -88,6 +88,7 @@ def test_a_decision_on_any_snapshot_is_sound(data):
         moved_turn=np.where(random.random(n) < 0.3, turns, -1),
         remaining=random.random(n) * 50_000,
         kv=random.integers(0, 2, n) * 1000,
+        tool_s=np.where(phase == Phase.TOOL, random.exponential(10.0, n), 0.0),
         capacity=random.integers(50_000, 200_000, workers),
         host=data.draw(st.sampled_from([0, 300_000])),
         batch=2,
@@ -271,6 +272,33 @@ def test_a_host_tier_lets_tools_leave_their_memory_to_others():
     assert admitted(400_000) > 2
     # Host memory is a limit too.
     assert admitted(10_000) == 2
+
+
+def held_by_tools(tool_s, waiting=True, release=True):
+    """Whether one whose tool works for so long keeps its place, where another waits or none."""
+    decision = Priority(release=release)(
+        make_snapshot(
+            group=[0, 1],
+            context=[60_000, 60_000 if waiting else 2_000],
+            phase=[Phase.TOOL, Phase.WAITING],
+            worker=[0, -1],
+            admitted=[True, False],
+            kv=[60_000, 0],
+            tool_s=[tool_s, 0.0],
+            capacity=[200_000 if not waiting else 100_000],
+        )
+    )
+    assert decision.admitted[1] == (not waiting or not decision.admitted[0])
+    return bool(decision.admitted[0]), Level(decision.level[0])
+
+
+def test_who_waits_gets_the_place_of_a_tool_that_works_for_longer_than_memory_takes_to_compute():
+    # 100,000 tokens take 7.4 s, and no place is given away before 10.
+    assert held_by_tools(9.0) == (True, Level.HIGH)
+    assert held_by_tools(11.0) == (False, Level.LOW)
+    assert held_by_tools(11.0, release=False) == (True, Level.HIGH)
+    # Nobody needs it.
+    assert held_by_tools(1000.0, waiting=False) == (True, Level.HIGH)
 
 
 def test_pause_takes_acting_programs_first_then_small_ones():

@@ -69,11 +69,17 @@ def running_totals(need: Floats, worker: Ints) -> Floats:
 
 
 def pack(
-    snapshot: Snapshot, rank: Ints, need_tokens: Floats, capacity: Floats, settings: Packing
+    snapshot: Snapshot,
+    rank: Ints,
+    need_tokens: Floats,
+    capacity: Floats,
+    settings: Packing,
+    away: Bools,
 ) -> Packed:
-    """`need_tokens`: of each trajectory, without its prompt; `capacity`: tokens per worker."""
+    """`need_tokens`: of each trajectory, without its prompt; `capacity`: tokens per worker; `away`:
+    those that get no place."""
     rows = snapshot.trajectories
-    live = rows.phase != Phase.DONE
+    live = (rows.phase != Phase.DONE) & ~away
     by_rank = np.empty(len(rank), np.int64)
     by_rank[rank] = np.arange(len(rank))
     admitted = np.zeros(len(rows), bool)

@@ -2,7 +2,8 @@
 
 One decision for all places. The groups that the next steps need come first: those that the
 staleness bound forces, then the oldest. Memory decides how many run; whoever runs keeps its
-blocks until it is complete, and whoever does not holds none that anybody needs. Priority alone is
+blocks until it is complete, or until its tool has worked for longer than its place is worth, and
+whoever does not run holds none that anybody needs. Priority alone is
 worth little: most of the gain is that contexts are not computed twice and that engines are full.
 
 With a host tier a context that loses its place on the GPU comes back at the price of a copy instead
@@ -31,6 +32,8 @@ from venusrl.schedule.staleness import latest_steps
 
 # Contexts of idle tools are overbooked only where bringing one back is much cheaper than this.
 CHEAP_RELOAD = 0.2
+# Decisions are made every few seconds: what is gained below is lost until the next one.
+LEAST_RELEASE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,7 @@ class Priority:
     growth_tokens: float | None = None
     order: str = "oldest"  # or "longest": by the predicted remaining work of groups
     migrate: bool = True
+    release: bool = True  # the place of one whose tool works for long goes to who waits
     host_share: float = 0.9  # of the host tier that may be promised
     overbook: float = 1.25  # with a host tier: beyond what tools leave free, so that somebody waits
 
@@ -53,7 +57,11 @@ class Priority:
         if self.growth_tokens is not None:
             growth = self.growth_tokens
         need: Floats = np.asarray(own_tokens + growth, float)
-        packed = pack(snapshot, rank, need, self.capacity(snapshot, live), self.packing)
+        capacity = self.capacity(snapshot, live)
+        away = np.zeros(len(rows), bool)
+        if self.release and need[live].sum() > capacity.sum():
+            away = long_away(snapshot)
+        packed = pack(snapshot, rank, need, capacity, self.packing, away)
         worker = packed.worker
         if self.migrate and not packed.waiting:
             worker = balance(snapshot, packed.admitted, worker, need)
@@ -97,6 +105,19 @@ class Priority:
 def mean_growth(own_tokens: Ints, turns: Ints) -> float:
     """Tokens that a turn adds to its context; 0 before anybody has finished one."""
     return float(own_tokens[turns > 0].sum() / max(1, turns.sum()))
+
+
+def long_away(snapshot: Snapshot) -> Bools:
+    """Trajectories whose tools have worked for so long that their place is better given away.
+
+    A context that waits costs its share of memory for as long as it waits; one that comes back
+    costs its share of the time in which all of memory is computed. So the two are equal after that
+    time, whatever the context. When a tool ends nobody knows: who gives up at that moment loses at
+    most twice what one who knew would lose (ski rental).
+    """
+    rows, workers = snapshot.trajectories, snapshot.workers
+    all_s = snapshot.costs.recompute_s * float(workers.kv_capacity.mean())
+    return np.asarray((rows.phase == Phase.TOOL) & (rows.tool_s > max(LEAST_RELEASE_S, all_s)))
 
 
 def ranks(snapshot: Snapshot, urgency: Ints, live: Bools) -> Ints:

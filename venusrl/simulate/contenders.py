@@ -175,6 +175,7 @@ ABLATION = (
     ours("without_prefill_budget", Priority(), rules=OURS._replace(prefill_tokens=0)),
     ours("without_displacement", Priority(), rules=OURS._replace(displace=False)),
     ours("without_passing", Priority(), rules=OURS._replace(patience_s=0.0)),
+    ours("without_release", Priority(release=False)),
     ours("without_migration", Priority(migrate=False)),
     ours("without_siblings_together", Priority(packing=Packing(siblings_together=False))),
     ours("without_marks", Priority(packing=Packing(admit_mark=1.0), growth_tokens=0.0)),
