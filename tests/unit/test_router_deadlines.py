@@ -147,7 +147,7 @@ def test_a_policy_that_fails_ends_everybody_that_waits() -> None:
         return Priority()(snapshot)
 
     async def scenario() -> None:
-        config = RouterConfig(1, Capacity(100, 4), batch_groups=1, pause_s=0.0)
+        config = RouterConfig(1, Capacity(100, 1), batch_groups=1, pause_s=0.0)
         router = await Router.start(config, Fleet(), policy)
         try:
             first, second = router.dispatch(1, 2)
