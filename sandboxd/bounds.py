@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from sandboxd.config import Config
 from sandboxd.errors import InvalidRequest, Unsupported
 from sandboxd.images.documents import ImageDefaults
-from sandboxd.launch import Limits
+from sandboxd.launch_request import Limits
 
 MIB = 1 << 20
 # Below these not even a shell starts, and the error would come from somewhere less clear.

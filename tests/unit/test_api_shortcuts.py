@@ -12,6 +12,8 @@ import pytest
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope, Send
 
+pytest.importorskip("sandboxd._native", reason="needs the native build")
+
 from sandboxd.api import routes_sandboxes
 from sandboxd.api.app import SHORTCUTS
 from sandboxd.api.context import ApiContext

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("sandboxd._native", reason="needs the native build")
+
 from sandboxd import events, file_operation, file_ops, listing, population, ports, protocol
 from sandboxd.api import app, bounded_protocol, models, models_templates, server
 from sandboxd.bounds import MIN_LEASE_TTL_S

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+pytest.importorskip("sandboxd._native", reason="needs the native build")
+
 from sandboxd.e2b.files import UNPACKED_PIECE_BYTES, unpacked
 from sandboxd.errors import InvalidRequest
 

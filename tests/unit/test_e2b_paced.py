@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("sandboxd._native", reason="needs the native build")
+
 from sandboxd.api.frame_stream import Client
 from sandboxd.e2b.connect import Code, ConnectError
 from sandboxd.e2b.paced import paced

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("sandboxd._native", reason="needs the native build")
+
 from sandboxd.api.exec_request import (
     Header,
     Message,

@@ -6,6 +6,8 @@ import dataclasses
 
 import pytest
 
+pytest.importorskip("sandboxd._native", reason="needs the native build")
+
 from sandboxd.bounds import (
     CreateOptions,
     checked_limits,

@@ -6,6 +6,8 @@ import dataclasses
 
 import pytest
 
+pytest.importorskip("sandboxd._native", reason="needs the native build")
+
 from sandboxd.bounds import CreateOptions
 from sandboxd.templates.recipe import Recipe, RecipeCommand, RecipeFile, WarmCommand
 from sandboxd.templates.records import decode_record, encode_record

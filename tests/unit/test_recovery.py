@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+pytest.importorskip("sandboxd._native", reason="needs the native build")
+
 from sandboxd.errors import Conflict
 from sandboxd.recovery import Action, RunLock, decide, process_start_ticks
 from sandboxd.registry import STATE_FILE, Registry, SandboxRecord, decode_record, encode_record

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("sandboxd._native", reason="needs the native build")
+
 from sandboxd import start_gate
 from sandboxd.bounds import CreateOptions
 from sandboxd.errors import Conflict, NotFound

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("sandboxd._native", reason="needs the native build")
+
 from sandboxd import tracer
 from sandboxd.tracer import MARK_NAME, cut_captures
 
