@@ -195,7 +195,7 @@ def test_sandboxes_are_killed_before_the_daemon(sandbox: Sandbox) -> None:
     assert waited("cat /proc/1/oom_score_adj", sandbox) == "0"
     assert waited("cat /proc/self/oom_score_adj", sandbox) == "500"
     lowered = sandbox.commands.run("echo -1 >/proc/self/oom_score_adj", check=False)
-    assert lowered.exit.code != 0
+    assert lowered.exit.exit_code != 0
 
 
 def test_a_reload_changes_nothing(sandbox: Sandbox) -> None:
