@@ -9,8 +9,7 @@ are enabled from the root down to it, where they are not. The group above it mus
 of its own.
 
 Devices: version 2 has no such controller. A sandbox cannot make nodes in its user namespace, its
-mounts but `/dev` are `nodev`, and `/dev` holds what the plan put there; a unit's `DevicePolicy=`
-holds for all groups below it, too.
+mounts but `/dev` are `nodev`, and `/dev` holds what the plan put there.
 
 Does not handle: kernels before 5.19, which have no `memory.peak`.
 """

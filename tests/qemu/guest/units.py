@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.client import CommandInfo, Daemon, Sandbox, SandboxState, VenusError
+from sandboxd.client import CommandInfo, Daemon, ExitReason, Sandbox, SandboxState, VenusError
 from tests.kernel.test_daemon_recovery import eventually as _eventually
 
 MIB = 1 << 20
@@ -136,7 +136,7 @@ def test_out_of_memory_is_told(sandbox: Sandbox) -> None:
     with Daemon() as daemon, daemon.events(sandbox_id=sandbox.sandbox_id) as events:
         result = sandbox.commands.run("tail /dev/zero", check=False)
         told = next(event for event in events if event.type == "oom")
-    assert result.exit.signal == 9
+    assert result.exit.reason is ExitReason.OOM
     assert told.details["exec_id"] is not None
     assert "oom_kill 1" in group_file(sandbox, "memory.events").splitlines()
     assert sandbox.metrics().memory_peak_bytes <= 128 * MIB
