@@ -184,6 +184,7 @@ def test_the_checker_finds_what_is_wrong() -> None:
         waiting=SimpleNamespace(_heap=[]),
         deferred_frees=[],
         counts=SimpleNamespace(steps=3),
+        host_tier=None,
         _level=lambda _: Level.HIGH,
     )
     check(scheduler)

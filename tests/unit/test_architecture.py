@@ -31,6 +31,7 @@ PURE = {
     "sandboxd/output_ring.py": IO_MODULES,
     "venusrl/engine/rollouts.py": IO_MODULES | {"torch", "random"},
     "venusrl/engine/residency.py": IO_MODULES | {"torch", "random"},
+    "venusrl/engine/host_order.py": IO_MODULES | {"torch", "random"},
     "sandboxd/lifecycle.py": IO_MODULES - {"sandboxd", "time"},
     "sandboxd/e2b/connect.py": IO_MODULES,
     "sandboxd/metrics/histogram.py": IO_MODULES,

@@ -23,6 +23,8 @@ class EngineConfig:
     # Blocks of attention state instead of bytes, and tokens per block; None: vLLM's own.
     kv_blocks: int | None = None
     block_tokens: int | None = None
+    # Host memory for attention state, beside that of the GPU (host_tier.py); 0: none. Not on CPU.
+    host_cache_bytes: int = 0
     # Tokens that one step computes at most; None: 8,192, or a whole context if that is more.
     step_tokens: int | None = None
     # The options of our scheduler (scheduler.Options); None: vLLM's own, by priority.
@@ -47,6 +49,7 @@ def spawn(connection: socket.socket, model: str, config: EngineConfig) -> "subpr
         "kv_cache_bytes": config.kv_cache_bytes,
         "kv_blocks": config.kv_blocks,
         "block_tokens": config.block_tokens,
+        "host_cache_bytes": config.host_cache_bytes,
         "step_tokens": config.step_tokens,
         "scheduler": config.scheduler,
         "seed": config.seed,

@@ -31,6 +31,8 @@ def faults(scheduler: PriorityMixin) -> Iterator[str]:
     yield from _blocks(scheduler)
     yield from _records(scheduler)
     yield from _queues(scheduler)
+    if scheduler.host_tier is not None:
+        yield from scheduler.host_tier.faults()
 
 
 def _blocks(scheduler: PriorityMixin) -> Iterator[str]:

@@ -11,7 +11,8 @@ names a row that is no longer its own, comes after all others.
 - Admission and prefill: by (class, rank). vLLM's own queue does it, with our priorities.
 - How much prefill a step takes, who is displaced and who is passed: `admission.py`.
 - Residency: `residency.py`. Blocks of level high are pinned between turns. Whoever needs room takes
-  it from the worst record that is worse than itself; where nothing else runs, from any.
+  it from the worst record that is worse than itself; where nothing else runs, from any. Of what
+  lies in host memory: `host_tier.py`.
 
 Relies on interfaces that vLLM does not promise; tests/rl/test_scheduler_interface.py pins them.
 """
@@ -30,17 +31,11 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
 
 from venusrl.engine.admission import Passing, displace, step_tokens
+from venusrl.engine.host_tier import host_tier_of, label
 from venusrl.engine.invariants import check
 from venusrl.engine.residency import Residency
 from venusrl.engine.scheduler_options import BACKGROUND, UNKNOWN, Counts, Options, claim_of
-from venusrl.engine.shared_table import (
-    DECISION,
-    NOBODY,
-    REPORT,
-    Claim,
-    Rows,
-    SharedTable,
-)
+from venusrl.engine.shared_table import DECISION, NOBODY, REPORT, Claim, Rows, SharedTable
 from venusrl.schedule.snapshot import Level
 
 _REPORT_INTERVAL_S = 0.05
@@ -68,6 +63,7 @@ class PriorityMixin(_Base):
         self.residency = Residency(self.kv_cache_manager.block_pool)
         self.passing = Passing(self.options.patience_s)
         self.counts = Counts()
+        self.host_tier = host_tier_of(self)
         self._report = self.options.report and SharedTable.attach(Path(self.options.report), REPORT)
         if isinstance(self._report, SharedTable) and self._report.rows != self.table.rows:
             raise ValueError(f"start the scheduler: {self._report.path} has another size")
@@ -82,6 +78,8 @@ class PriorityMixin(_Base):
         if claim is not None:
             self.claims[request.request_id] = claim
             self.slots[claim.trajectory] = claim.slot
+        if self.host_tier is not None:
+            label(request, claim)
         request.priority = self._priority(request)
         super().add_request(request)
 

@@ -25,36 +25,51 @@ _EXTENSION = "venusrl.engine.worker_extension.WeightPushExtension"
 
 
 def make_llm(settings: Mapping[str, Any]) -> Any:
-    from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.engine.llm_engine import LLMEngine
+
+    return LLMEngine.from_engine_args(engine_args(settings))
+
+
+def engine_args(settings: Mapping[str, Any]) -> Any:
+    """What vLLM is started with."""
+    from vllm.engine.arg_utils import EngineArgs
 
     scheduler = settings["scheduler"]
     ours: dict[str, Any] = {
         "scheduler_cls": "venusrl.engine.scheduler.PriorityScheduler",
         "additional_config": {"venus": scheduler},
     }
-    return LLMEngine.from_engine_args(
-        EngineArgs(
-            model=settings["model"],
-            skip_tokenizer_init=True,
-            dtype="float32",
-            enforce_eager=True,
-            max_model_len=settings["max_model_len"],
-            max_num_seqs=settings["max_concurrency"],
-            max_num_batched_tokens=settings["step_tokens"] or max(8192, settings["max_model_len"]),
-            kv_cache_memory_bytes=settings["kv_cache_bytes"],
-            num_gpu_blocks_override=settings["kv_blocks"],
-            block_size=settings["block_tokens"],
-            enable_prefix_caching=True,
-            scheduling_policy="priority",
-            **(ours if scheduler else {}),
-            disable_log_stats=True,
-            # Nothing implicit: sampling is what the request says.
-            generation_config="vllm",
-            worker_extension_cls=_EXTENSION,
-            seed=settings["seed"],
-        )
+    return EngineArgs(
+        model=settings["model"],
+        skip_tokenizer_init=True,
+        dtype="float32",
+        enforce_eager=True,
+        max_model_len=settings["max_model_len"],
+        max_num_seqs=settings["max_concurrency"],
+        max_num_batched_tokens=settings["step_tokens"] or max(8192, settings["max_model_len"]),
+        kv_cache_memory_bytes=settings["kv_cache_bytes"],
+        num_gpu_blocks_override=settings["kv_blocks"],
+        block_size=settings["block_tokens"],
+        enable_prefix_caching=True,
+        scheduling_policy="priority",
+        **(ours if scheduler else {}),
+        kv_transfer_config=_host_tier(settings.get("host_cache_bytes", 0), bool(scheduler)),
+        disable_log_stats=True,
+        # Nothing implicit: sampling is what the request says.
+        generation_config="vllm",
+        worker_extension_cls=_EXTENSION,
+        seed=settings["seed"],
     )
+
+
+def _host_tier(host_bytes: int, ours: bool) -> Any | None:
+    if not host_bytes:
+        return None
+    from vllm.config import KVTransferConfig
+
+    from venusrl.engine.host_tier import connector_config
+
+    return KVTransferConfig(**connector_config(host_bytes, ours=ours))
 
 
 class Server:
@@ -167,8 +182,9 @@ class Server:
 
     def _push(self, path: str, version: int) -> None:
         self._llm.collective_rpc("load_venus_weights", args=(path,))
-        # Cached attention state belongs to the old weights, also that of unfinished requests.
-        if not self._llm.reset_prefix_cache(reset_running_requests=True):
+        # Cached attention state belongs to the old weights, also that of unfinished requests, and
+        # what host memory holds.
+        if not self._llm.reset_prefix_cache(reset_running_requests=True, reset_connector=True):
             raise RuntimeError("the prefix cache could not be reset")
         self._llm.set_weight_version(str(version))
         self._version = version
