@@ -5,8 +5,8 @@
 the kernel forbids, and joining the group of a command moves no charge.
 
 The parent may lie in a group that somebody delegated (`Delegate=` of a systemd unit): controllers
-are enabled from the root down to it, where they are not. The group above it must have no processes
-of its own.
+are enabled from the root down to it, where they are not. The group above it must be there, and have
+no processes of its own: one made here in the place of a unit's would lack what the unit sets.
 
 Devices: version 2 has no such controller. A sandbox cannot make nodes in its user namespace, its
 mounts but `/dev` are `nodev`, and `/dev` holds what the plan put there.
@@ -45,6 +45,14 @@ class UnifiedBackend:
         self._tree = GroupTree(self._parent)
 
     def prepare(self) -> None:
+        above = os.path.dirname(self._parent)
+        if not os.path.isdir(above):
+            raise Unsupported(
+                "the group that is to have those of all sandboxes is missing",
+                operation="prepare groups",
+                object=above,
+                cause="it is its owner's to make; of a systemd unit, by starting that",
+            )
         self._parents.prepare()
         for group in reversed([self._parent, *map(str, Path(self._parent).parents)]):
             if Path(group).is_relative_to(self._hierarchy):

@@ -49,7 +49,9 @@ SYSTEM_COMMAND = (
     "mmdebstrap", "--variant=minbase", "--format=tar", f"--include={','.join(PACKAGES)}",
     "--dpkgopt=force-unsafe-io", *(f"--dpkgopt=path-exclude={path}" for path in LEFT_OUT),
     f"--customize-hook=chroot \"$1\" sh -ec {shlex.quote(KERNEL)}",
-    f'--customize-hook=cp "{UNIT}" "$1/etc/systemd/system/"',
+    # By its text: what is made depends on that, not on where this checkout lies.
+    f'--customize-hook=printf %s {shlex.quote(UNIT.read_text())} '
+    '>"$1/etc/systemd/system/venus-guest.service"',
     '--customize-hook=mkdir "$1/opt/venus"',
     '--customize-hook=echo "/dev/vdb /opt/venus ext4 ro 0 0" >"$1/etc/fstab"',
     '--customize-hook=echo venus-guest >"$1/etc/hostname"',
@@ -71,7 +73,7 @@ def system(cache: Path) -> Path:
         _filesystem(tree, place / "system.ext4", SYSTEM_MIB)
         shutil.rmtree(tree)
 
-    inputs = [*SYSTEM_COMMAND, *SOURCES, str(SYSTEM_MIB), UNIT.read_text()]
+    inputs = [*SYSTEM_COMMAND, *SOURCES, str(SYSTEM_MIB)]
     return _kept(cache, "guest-system", inputs, make)
 
 

@@ -58,6 +58,13 @@ def test_a_missing_controller_of_version_2_is_named(missing: str) -> None:
         choose_backend(Hierarchies({}, Path("/x"), controllers), "venus")
 
 
+def test_a_group_of_another_owner_is_not_made_in_its_place(tmp_path: Path) -> None:
+    backend = UnifiedBackend(tmp_path, "venus.slice/venus-sandboxes.service/sandboxes")
+    with pytest.raises(Unsupported, match=r"sandboxes\.service.*started|starting"):
+        backend.prepare()
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("cores", "quota_us"), [(1.0, 100_000), (0.25, 25_000), (2.5, 250_000), (0.0001, 1_000)]
 )

@@ -190,6 +190,13 @@ def test_what_systemd_keeps_from_the_devices_of_the_host(sandbox: Sandbox) -> No
     assert "Operation not permitted" in done.stderr
 
 
+def test_limits_of_all_sandboxes_are_those_of_their_unit(sandbox: Sandbox) -> None:
+    systemctl("set-property", "--runtime", SANDBOXES, "MemoryMax=2G")
+    assert (GROUPS.parent / "memory.max").read_text() == f"{2 << 30}\n"
+    holder = (GROUPS.parent / "holder" / "cgroup.procs").read_text()
+    assert holder.split() == [shown("MainPID", SANDBOXES)]
+
+
 def test_sandboxes_are_killed_before_the_daemon(sandbox: Sandbox) -> None:
     assert Path(f"/proc/{main_pid()}/oom_score_adj").read_text() == "-900\n"
     assert waited("cat /proc/1/oom_score_adj", sandbox) == "0"
@@ -250,6 +257,7 @@ def test_a_daemon_that_hangs_is_replaced(sandbox: Sandbox) -> None:
 
 
 def test_the_end_of_the_sandboxes_unit_is_the_end_of_all(sandbox: Sandbox) -> None:
+    sandbox.commands.start(COUNTING)
     systemctl("stop", SANDBOXES)
     assert not GROUPS.exists()
     eventually(daemon_answers, "no daemon answers")
