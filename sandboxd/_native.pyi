@@ -15,6 +15,16 @@ class NativeError(Exception):
     errno: int
     op_index: int | None
 
+class LayersBy:
+    """How the layers of an overlay are given to the kernel."""
+
+    DESCRIPTOR: LayersBy
+    PATH: LayersBy
+
+def layers_by() -> LayersBy:
+    """What this kernel takes, asked once in a process: descriptors from Linux 6.15 on. Raises
+    NativeError where it has no overlays or the caller may make none."""
+
 class SpawnedSandbox:
     """``pid`` is init's pid in the caller's pid namespace; the caller owns (closes) ``pidfd`` and
     reaps the process with ``waitid(P_PIDFD, …)`` once it is dead."""
@@ -40,6 +50,7 @@ def spawn(
     cgroup_procs_fds: Sequence[int] = (),
     overlay_options: Sequence[tuple[str, str]] = (),
     timeout_ms: int = 10_000,
+    layers_by: LayersBy | None = None,
 ) -> SpawnedSandbox:
     """Make namespaces, root overlay and PID 1 of a sandbox; returns when init says READY.
 
@@ -53,7 +64,7 @@ def spawn(
     plan pivots into it. ``lower_fds``: directories of the image layers, topmost first, plain ids
     on disk. ``upper_parent_fd``: directory holding ``upper/`` and ``work/`` (both owned by plain id
     0). ``overlay_options``: further fsconfig strings, e.g. ("volatile", "") as a flag when the
-    value is empty.
+    value is empty. ``layers_by``: None stands for what ``layers_by()`` says.
     """
 
 class Refused(Exception):

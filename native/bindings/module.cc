@@ -7,6 +7,7 @@
 #include "sandbox/spawn.h"
 
 namespace py = pybind11;
+using venus::os::LayersBy;
 using venus::sandbox::Spawned;
 using venus::sandbox::SpawnRequest;
 
@@ -36,6 +37,10 @@ PYBIND11_MODULE(_native, module) {
   module.doc() = "System calls of the sandbox daemon. Types and documentation: _native.pyi.";
   venus::bindings::register_errors(module);
   venus::bindings::register_snapshot(module);
+  py::enum_<LayersBy>(module, "LayersBy")
+      .value("DESCRIPTOR", LayersBy::kDescriptor)
+      .value("PATH", LayersBy::kPath);
+  module.def("layers_by", venus::os::layers_by);
   py::class_<SpawnedSandbox>(module, "SpawnedSandbox")
       .def_readonly("pid", &SpawnedSandbox::pid)
       .def_readonly("pidfd", &SpawnedSandbox::pidfd)
@@ -45,14 +50,16 @@ PYBIND11_MODULE(_native, module) {
       [](int init_fd, int plan_fd, int listen_fd, std::string root_mountpoint,
          std::vector<int> lower_fds, int upper_parent_fd, std::uint32_t id_base,
          std::uint32_t id_count, std::vector<int> cgroup_procs_fds,
-         std::vector<std::pair<std::string, std::string>> overlay_options, int timeout_ms) {
+         std::vector<std::pair<std::string, std::string>> overlay_options, int timeout_ms,
+         std::optional<LayersBy> layers_by) {
         return spawn({init_fd, plan_fd, listen_fd, std::move(root_mountpoint),
                       std::move(lower_fds), upper_parent_fd, id_base, id_count,
                       std::move(cgroup_procs_fds), std::move(overlay_options),
-                      std::chrono::milliseconds(timeout_ms)});
+                      std::chrono::milliseconds(timeout_ms), layers_by});
       },
       py::kw_only(), py::arg("init_fd"), py::arg("plan_fd"), py::arg("listen_fd"),
       py::arg("root_mountpoint"), py::arg("lower_fds"), py::arg("upper_parent_fd"),
       py::arg("id_base"), py::arg("id_count") = 65536, py::arg("cgroup_procs_fds") = py::tuple(),
-      py::arg("overlay_options") = py::tuple(), py::arg("timeout_ms") = 10'000);
+      py::arg("overlay_options") = py::tuple(), py::arg("timeout_ms") = 10'000,
+      py::arg("layers_by") = py::none());
 }

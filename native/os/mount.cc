@@ -1,7 +1,7 @@
 #include "os/mount.h"
 
 #include <fcntl.h>
-#include <linux/mount.h>
+#include <sys/mount.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -13,10 +13,6 @@ namespace venus::os {
 
 namespace {
 
-int fsconfig(int fd, unsigned command, const char* key, const void* value, int aux) {
-  return static_cast<int>(::syscall(SYS_fsconfig, fd, command, key, value, aux));
-}
-
 // A filesystem context explains its refusals in words; without them EINVAL says nothing.
 [[noreturn]] void fail_with_log(const char* operation, std::string object, int context_fd) {
   int error_number = errno;
@@ -27,9 +23,25 @@ int fsconfig(int fd, unsigned command, const char* key, const void* value, int a
   throw Error(operation, object, error_number);
 }
 
-void set_fd(int context_fd, const char* key, int fd) {
-  if (fsconfig(context_fd, FSCONFIG_SET_FD, key, nullptr, fd) < 0)
-    fail_with_log("fsconfig", std::string("overlay ") + key, context_fd);
+void set_layer(int context_fd, const char* key, int fd, LayersBy by) {
+  std::string path = "/proc/self/fd/" + std::to_string(fd);
+  int result = by == LayersBy::kDescriptor
+                   ? fsconfig(context_fd, FSCONFIG_SET_FD, key, nullptr, fd)
+                   : fsconfig(context_fd, FSCONFIG_SET_STRING, key, path.c_str(), 0);
+  if (result < 0) fail_with_log("fsconfig", std::string("overlay ") + key, context_fd);
+}
+
+UniqueFd new_overlay() {
+  UniqueFd context(static_cast<int>(::syscall(SYS_fsopen, "overlay", FSOPEN_CLOEXEC)));
+  if (!context) fail("fsopen", "overlay");
+  return context;
+}
+
+LayersBy ask_layers_by() {
+  UniqueFd context = new_overlay();
+  UniqueFd directory = open_path("/", O_PATH | O_DIRECTORY);
+  int result = fsconfig(context.get(), FSCONFIG_SET_FD, "lowerdir+", nullptr, directory.get());
+  return result < 0 && errno == EBADF ? LayersBy::kPath : LayersBy::kDescriptor;
 }
 
 }  // namespace
@@ -47,12 +59,16 @@ UniqueFd clone_idmapped(int fd, int user_namespace_fd, const std::string& object
   return tree;
 }
 
-UniqueFd make_overlay(const OverlayLayers& layers) {
-  UniqueFd context(static_cast<int>(::syscall(SYS_fsopen, "overlay", FSOPEN_CLOEXEC)));
-  if (!context) fail("fsopen", "overlay");
-  for (int fd : layers.lower_fds) set_fd(context.get(), "lowerdir+", fd);
-  set_fd(context.get(), "upperdir", layers.upper_fd);
-  set_fd(context.get(), "workdir", layers.work_fd);
+LayersBy layers_by() {
+  static const LayersBy by = ask_layers_by();
+  return by;
+}
+
+UniqueFd make_overlay(const OverlayLayers& layers, LayersBy by) {
+  UniqueFd context = new_overlay();
+  for (int fd : layers.lower_fds) set_layer(context.get(), "lowerdir+", fd, by);
+  set_layer(context.get(), "upperdir", layers.upper_fd, by);
+  set_layer(context.get(), "workdir", layers.work_fd, by);
   for (const auto& [key, value] : layers.options) {
     unsigned command = value.empty() ? FSCONFIG_SET_FLAG : FSCONFIG_SET_STRING;
     const char* text = value.empty() ? nullptr : value.c_str();
@@ -70,6 +86,10 @@ UniqueFd make_overlay(const OverlayLayers& layers) {
 void attach(int mount_fd, const std::string& path) {
   if (::syscall(SYS_move_mount, mount_fd, "", AT_FDCWD, path.c_str(), MOVE_MOUNT_F_EMPTY_PATH) < 0)
     fail("move_mount", path);
+}
+
+void detach(const std::string& path) {
+  if (::umount2(path.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) < 0) fail("umount", path);
 }
 
 }  // namespace venus::os

@@ -62,25 +62,33 @@ void join_cgroups(pid_t pid, const std::vector<int>& procs_fds) {
 // the originals; the overlay remembers the credentials of its maker, which must be able to own files
 // as the sandbox's root (host root, through an idmapped upper, gets EOVERFLOW and the kernel then
 // mounts read-only without a word) and yet hold the host's capabilities.
+//
+// Where layers go by path, the clones are attached while the overlay is made: the sandbox, which has
+// no process but this thread yet, never sees them.
 os::UniqueFd mount_root(const os::WaitingInit& init, const SpawnRequest& request) {
   os::UniqueFd user_namespace = os::open_path(proc_path(init.pid(), "ns/user"), O_RDONLY);
-  std::vector<os::UniqueFd> lowers;
+  std::vector<os::UniqueFd> clones;
   os::OverlayLayers layers{};
   for (int fd : request.lower_fds) {
-    lowers.push_back(os::clone_idmapped(fd, user_namespace.get(), "lower directory"));
-    layers.lower_fds.push_back(lowers.back().get());
+    clones.push_back(os::clone_idmapped(fd, user_namespace.get(), "lower directory"));
+    layers.lower_fds.push_back(clones.back().get());
   }
-  os::UniqueFd upper_parent =
-      os::clone_idmapped(request.upper_parent_fd, user_namespace.get(), "parent of upper");
-  os::UniqueFd upper = os::open_at(upper_parent.get(), "upper", O_PATH | O_DIRECTORY);
-  os::UniqueFd work = os::open_at(upper_parent.get(), "work", O_PATH | O_DIRECTORY);
+  clones.push_back(
+      os::clone_idmapped(request.upper_parent_fd, user_namespace.get(), "parent of upper"));
+  os::UniqueFd upper = os::open_at(clones.back().get(), "upper", O_PATH | O_DIRECTORY);
+  os::UniqueFd work = os::open_at(clones.back().get(), "work", O_PATH | O_DIRECTORY);
   layers.upper_fd = upper.get();
   layers.work_fd = work.get();
   layers.options = request.overlay_options;
 
   os::enter_mount_namespace(init.pidfd());
   os::assume_filesystem_ids(request.id_base);
-  os::UniqueFd root = os::make_overlay(layers);
+  const os::LayersBy by = request.layers_by ? *request.layers_by : os::layers_by();
+  const bool attached = by == os::LayersBy::kPath;
+  for (const os::UniqueFd& clone : clones)
+    if (attached) os::attach(clone.get(), request.root_mountpoint);
+  os::UniqueFd root = os::make_overlay(layers, by);
+  for (std::size_t i = 0; attached && i < clones.size(); ++i) os::detach(request.root_mountpoint);
   os::attach(root.get(), request.root_mountpoint);
   return root;
 }

@@ -9,11 +9,13 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "os/fd.h"
+#include "os/mount.h"
 
 namespace venus::sandbox {
 
@@ -29,6 +31,7 @@ struct SpawnRequest {
   std::vector<int> cgroup_procs_fds;
   std::vector<std::pair<std::string, std::string>> overlay_options;
   std::chrono::milliseconds timeout{10'000};
+  std::optional<os::LayersBy> layers_by;  // none: as the kernel takes them
 };
 
 struct SpawnTimings {

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.support.init_harness import INIT
 
 PROBE = INIT.with_name("kernel-probe")
-NEEDED = ("namespaces", "pidfd", "close_range", "overlay_layers_by_fd", "seccomp_filter")
+NEEDED = ("namespaces", "pidfd", "close_range", "seccomp_filter")
 
 
 def probe(*prefix: str) -> dict[str, dict[str, object]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,11 @@ from sandboxd import init_protocol as protocol
 from tests.support.init_harness import ID_BASE, RawSandbox, default_ops
 
 NAMESPACES = ("user", "pid", "mnt", "net", "ipc", "uts", "cgroup")
+
+
+layers = pytest.mark.parametrize(
+    "layers_by", [None, _native.LayersBy.PATH], ids=["layers as the kernel has it", "by path"]
+)
 
 
 @pytest.fixture
@@ -61,6 +67,37 @@ def test_the_root_is_nosuid_nodev_and_the_only_tree(sandbox: RawSandbox) -> None
     assert root.split()[2] == "overlay"
     assert {"nosuid", "nodev", "rw"} <= set(root.split()[3].split(","))
     assert not [line for line in mounts if line.startswith("/dev/")], "a host filesystem is visible"
+
+
+@layers
+def test_layers_are_those_given_and_nothing_else_is_mounted(
+    rootfs: Path, tmp_path: Path, layers_by: _native.LayersBy | None
+) -> None:
+    top, middle = tmp_path / "top", tmp_path / "middle"
+    for directory in (top, middle):
+        (directory / "etc").mkdir(parents=True)
+        (directory / "etc" / "which").write_text(directory.name)
+    (middle / "etc" / "middle").write_text("there")
+    before = Path("/proc/self/mountinfo").read_text()
+    with RawSandbox(
+        rootfs, tmp_path / "sandbox", layers=(top, middle), layers_by=layers_by
+    ) as sandbox:
+        script = (
+            "cat /etc/which /etc/middle; test -e /etc/passwd && echo x >/etc/which; stat -c %u /etc"
+        )
+        assert sandbox.shell(script).stdout == b"topthere0\n"
+        assert (top / "etc" / "which").read_text() == "top"
+        assert (sandbox.upper / "etc" / "which").stat().st_uid == 0
+        mounts = sandbox.shell("cat /proc/self/mountinfo").stdout.decode().splitlines()
+        assert [line.split()[4] for line in mounts].count("/") == 1
+        assert str(tmp_path) not in "".join(line.split(" - ")[0] for line in mounts)
+        assert Path("/proc/self/mountinfo").read_text() == before, "a mount reached the host"
+
+
+def test_the_kernel_is_asked_how_it_takes_layers() -> None:
+    release = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2]))
+    expected = _native.LayersBy.DESCRIPTOR if release >= (6, 15) else _native.LayersBy.PATH
+    assert _native.layers_by() == expected
 
 
 def test_hostname_loopback_masks(sandbox: RawSandbox) -> None:

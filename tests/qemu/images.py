@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 UNIT = Path(__file__).parent / "guest" / "venus-guest.service"
 MIRROR = "http://deb.debian.org/debian"
 SUITE = "bookworm"
-# Its kernel is a newer one's: layers of overlays by descriptor need Linux 6.13.
+# Its kernel is a newer one's: one that takes layers of overlays by descriptor.
 BACKPORTS = "trixie-backports"
 SOURCES = (f"deb {MIRROR} {SUITE} main", f"deb {MIRROR} {BACKPORTS} main")
 # The package of the whole kernel cannot be configured on this suite; its parts can.

@@ -230,6 +230,7 @@ class RawSandbox:
     use_cgroup: bool = True
     layers: tuple[Path, ...] = ()
     """Directories above `rootfs`, topmost first."""
+    layers_by: _native.LayersBy | None = None
     _next_exec: int = 0
 
     def __enter__(self) -> RawSandbox:
@@ -284,6 +285,7 @@ class RawSandbox:
             upper_parent_fd=opened(upper_parent, os.O_PATH | os.O_DIRECTORY),
             id_base=ID_BASE,
             cgroup_procs_fds=procs,
+            layers_by=self.layers_by,
         )
         self.pid, self.pidfd = spawned.pid, spawned.pidfd
         self.timings_us = spawned.timings_us
