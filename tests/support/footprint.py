@@ -35,6 +35,17 @@ def groups_of(daemon: DaemonProcess) -> list[str]:
     return sorted(found)
 
 
+def descriptors_of(pid: int) -> list[str]:
+    """What each is of, without the numbers that tell two of a kind apart."""
+    found = []
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            found.append(re.sub(r"\[\d+\]", "", os.readlink(each)))
+        except FileNotFoundError:  # closed meanwhile
+            continue
+    return sorted(found)
+
+
 def footprint(daemon: DaemonProcess) -> dict[str, object]:
     process = psutil.Process(daemon.pid)
     places = (str(daemon.run_dir), str(daemon.state_dir))
@@ -48,7 +59,7 @@ def footprint(daemon: DaemonProcess) -> dict[str, object]:
         "uppers": sorted(os.listdir(daemon.state_dir / "storage" / "uppers")),
         "run": sorted(os.listdir(daemon.run_dir / "sandboxes")),
         "children": [each.pid for each in process.children(recursive=True)],
-        "descriptors": process.num_fds(),
+        "descriptors": descriptors_of(daemon.pid),
         "processes in its groups": [
             each
             for each in Path("/proc").glob("[0-9]*/cgroup")
