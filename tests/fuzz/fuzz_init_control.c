@@ -19,7 +19,7 @@ enum { MAX_STEPS = 32, KINDS = 4, STEP_HEAD = 4 };
 
 static struct policy policy = {.sandbox_id = "sb-1", .sandbox_id_size = 5};
 static struct exec_table table = {.policy = &policy};
-static struct control control = {.table = &table, .fd = -1};
+static struct control control = {.table = &table, .fd = -1, .answer_fd = -1};
 static struct sockaddr_un address_of_init;
 static socklen_t address_size;
 static int passed[KINDS];
