@@ -66,6 +66,8 @@ def test_a_terminal_is_connected_to(sandbox: Sandbox) -> None:
     sandbox.pty.send_stdin(again.pid, b"echo en''d\n")
     shown_until(again, b"end\r\n")
     assert again.kill() is True
+    with pytest.raises(CommandExitException):
+        again.wait()
     with pytest.raises(NotFoundException):
         sandbox.pty.connect(terminal.pid)
     with pytest.raises(NotFoundException):
