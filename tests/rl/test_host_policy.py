@@ -48,6 +48,7 @@ class Manager(RuleBasedStateMachine):
             self.keys.append([make_offload_key(name.encode(), 0) for name in names])
         self.contexts = [self.request(who) for who in range(4)]
         self.used: list[set[Any]] = [set() for _ in range(4)]  # in this turn, and known as such
+        self.refused: list[set[Any]] = [set() for _ in range(4)]  # in this turn, for want of room
         self.writing: list[tuple[int, list[Any]]] = []
         self.reading: list[tuple[int, list[Any]]] = []
 
@@ -71,6 +72,7 @@ class Manager(RuleBasedStateMachine):
         output = self.manager.prepare_store(keys, self.contexts[who])
         if output is None:
             new = [key for key in keys if key not in before]
+            self.refused[who] |= set(new)
             idle = [key for key in before if held[key] == 0 and key not in keys]
             assert len(new) > self.CHUNKS - len(before) + len(idle), "there was room"
             return
@@ -118,7 +120,9 @@ class Manager(RuleBasedStateMachine):
             if key in self.policy.order
         ]
         assert all(who in owned for owned in owners)
+        assert not self.refused[who] & self.policy._announced.keys(), "kept for ever"
         self.used[who].clear()
+        self.refused[who].clear()
 
     @rule(ranks=st.permutations(range(4)), data=st.data())
     def decide(self, ranks: list[int], data: st.DataObject) -> None:
@@ -134,6 +138,7 @@ class Manager(RuleBasedStateMachine):
         self.writing.clear()
         self.reading.clear()
         self.used = [set() for _ in range(4)]
+        self.refused = [set() for _ in range(4)]
 
     @invariant()
     def books_agree(self) -> None:

@@ -95,13 +95,12 @@ def test_what_is_copied_stays_and_too_much_is_refused_as_a_whole() -> None:
 def test_ranks_are_those_of_the_step() -> None:
     world = World()
     world.context(1, "a1", "a2", level=Level.HIGH, priority=1)
-    world.context(2, "b1", "b2", level=Level.HIGH, priority=2)
-    assert world.leave(1) == ["b2"]
+    world.context(2, "b1", "b2", "b3", level=Level.HIGH, priority=2)
+    assert world.leave(1) == ["b3"]
     world.priorities = {1: 2, 2: 1}
-    assert world.leave(1) == ["b1"], "one step sees one decision"
-    world.context(2, "b1", level=Level.HIGH, priority=1)
+    assert world.leave(1) == ["b2"], "one step sees one decision"
     world.step += 1
-    assert world.leave(1) == ["a2"]
+    assert world.leave(2) == ["a2", "a1"]
 
 
 def test_chunks_of_nobody_are_claimed_by_who_uses_them() -> None:
