@@ -164,3 +164,17 @@ def test_the_checker_finds_a_chunk_that_the_order_does_not_know() -> None:
     policy.insert(make_offload_key(b"2", 0), ChunkStatus(0))
     assert [fault for fault in policy.faults() if "room" in fault]
     assert [fault for fault in policy.faults() if "twice" in fault]
+
+
+def test_a_store_that_found_no_room_leaves_nothing_behind() -> None:
+    from vllm.v1.kv_offload.base import ReqContext, make_offload_key
+    from vllm.v1.kv_offload.cpu.manager import CPUOffloadingManager
+
+    manager = CPUOffloadingManager(1, PriorityCachePolicy.__name__, PriorityCachePolicy.__module__)
+    policy: Any = manager._policy
+    first, second = (ReqContext(name, {"venus_trajectory": 1}) for name in ("a", "b"))
+    assert manager.prepare_store([make_offload_key(b"a", 0)], first) is not None
+    assert manager.prepare_store([make_offload_key(b"b", 0)], second) is None  # a is being written
+    assert len(policy._announced) == 1
+    manager.on_request_finished(second)
+    assert not policy._announced
