@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -76,10 +76,9 @@ def installed() -> None:
 
 
 @pytest.fixture(scope="module")
-def sandbox(installed: None) -> Iterator[Sandbox]:
-    """One for all tests."""
-    with Sandbox.create(memory_bytes=128 * MIB, pids=40, cpu_cores=0.5) as sandbox:
-        yield sandbox
+def sandbox(installed: None) -> Sandbox:
+    """One for all tests, which ends with the units."""
+    return Sandbox.create(memory_bytes=128 * MIB, pids=40, cpu_cores=0.5)
 
 
 def test_the_hierarchy_is_version_2_alone() -> None:
@@ -259,6 +258,7 @@ def test_a_daemon_that_hangs_is_replaced(sandbox: Sandbox) -> None:
 def test_the_end_of_the_sandboxes_unit_is_the_end_of_all(sandbox: Sandbox) -> None:
     sandbox.commands.start(COUNTING)
     systemctl("stop", SANDBOXES)
+    assert shown("Result", SANDBOXES) == "success"
     assert not GROUPS.exists()
     eventually(daemon_answers, "no daemon answers")
     with Daemon() as daemon:
