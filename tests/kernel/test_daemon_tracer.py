@@ -81,6 +81,7 @@ class Interrupter:
         """Ends it; how many calls there were."""
         self._process.terminate()
         said, _ = self._process.communicate(timeout=60)
+        assert self._process.returncode == 0, f"ended with {self._process.returncode}: {said!r}"
         return int(said)
 
 
