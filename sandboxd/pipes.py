@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import errno
 import fcntl
-import functools
 import os
 import termios
 from collections.abc import Callable
@@ -29,9 +28,8 @@ _EMPTIED_PAUSE_S = _DRAIN_PAUSE_S * CHUNK_BYTES / _DRAIN_BYTES
 _TERMINAL_REST_BYTES = 128 * 1024
 
 
-@functools.cache
-def _null_device() -> int:
-    return os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
+# For what nobody reads. Opened at once: also a daemon that has no descriptor left can discard.
+_NULL_DEVICE = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
 
 def command_pipe() -> tuple[int, int]:
@@ -202,7 +200,7 @@ class OutputPipe:
         try:
             if self.ring is None:
                 flags = os.SPLICE_F_NONBLOCK
-                return os.splice(self._fd, _null_device(), limit, flags=flags)
+                return os.splice(self._fd, _NULL_DEVICE, limit, flags=flags)
             data = os.read(self._fd, min(limit, CHUNK_BYTES))
         except BlockingIOError:
             return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fnmatch
 import importlib.util
 import os
+import signal
 import subprocess
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -20,6 +21,8 @@ from hypothesis import settings
 from sandboxd.client import Sandbox
 from tests.support.daemon import DaemonProcess, serving
 
+# A shell lets what it runs in the background ignore interrupts, and so would all that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # A busy machine is no defect.
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")

@@ -56,7 +56,7 @@ def test_many_cycles_leave_nothing(daemon: DaemonProcess) -> None:
         template = original.snapshot()
     template.close()  # it asks again when it is removed
     try:
-        cycles(8 * AT_ONCE)  # what is made once (threads, the null device, room) is made now
+        cycles(8 * AT_ONCE)  # what is made once (threads, room) is made now
         gc.collect()
         process = psutil.Process(daemon.pid)
         assert Sandbox.list(socket=daemon.socket) == []
