@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from sandboxd.client._call import Call, decoded, encoded, given, items, label_pairs, nothing, target
 from sandboxd.client.types import (
@@ -21,6 +22,8 @@ from sandboxd.client.types import (
 from sandboxd.protocol import (
     CONTENT_TYPE_JSON,
 )
+
+T = TypeVar("T")
 
 # The daemon
 
@@ -79,38 +82,30 @@ def sandbox_options(options: ForkOptions) -> dict[str, object]:
 
 
 @dataclass(frozen=True)
-class SandboxPage:
+class Page(Generic[T]):
     """Part of a list, and where the next part begins."""
 
-    sandboxes: list[SandboxInfo]
+    entries: list[T]
     next: str | None
 
 
 def list_sandboxes(
     metadata: Mapping[str, str] | None, hostname: str | None, after: str | None
-) -> Call[SandboxPage]:
-    def parse(body: bytes) -> SandboxPage:
+) -> Call[Page[SandboxInfo]]:
+    def parse(body: bytes) -> Page[SandboxInfo]:
         found = [SandboxInfo.from_json(item) for item in items(body, "sandboxes")]
-        return SandboxPage(found, decoded(body).get("next"))
+        return Page(found, decoded(body).get("next"))
 
     path = target("sandboxes", label=label_pairs(metadata), hostname=hostname, after=after)
     return Call("list sandboxes", "daemon", "GET", path, parse)
 
 
-@dataclass(frozen=True)
-class StatsPage:
-    """Part of a table, and where the next part begins."""
-
-    sandboxes: list[SandboxStats]
-    next: str | None
-
-
 def list_stats(
     metadata: Mapping[str, str] | None, lease: str | None, after: str | None
-) -> Call[StatsPage]:
-    def parse(body: bytes) -> StatsPage:
+) -> Call[Page[SandboxStats]]:
+    def parse(body: bytes) -> Page[SandboxStats]:
         found = [SandboxStats.from_json(item) for item in items(body, "sandboxes")]
-        return StatsPage(found, decoded(body).get("next"))
+        return Page(found, decoded(body).get("next"))
 
     path = target("stats", label=label_pairs(metadata), lease=lease, after=after)
     return Call("list stats", "daemon", "GET", path, parse)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from sandboxd.client import _calls, _image_calls, _lease_calls, _template_calls
 from sandboxd.client._call import Call
+from sandboxd.client._calls import Page
 from sandboxd.client._data import Data, pieces
 from sandboxd.client._http import Socket
 from sandboxd.client._lines import LineDecoder, ProgressLines
@@ -23,6 +24,8 @@ from sandboxd.client.types import (
     SandboxInfo,
     SandboxStats,
 )
+
+T = TypeVar("T")
 
 
 class Daemon:
@@ -46,25 +49,22 @@ class Daemon:
         self, metadata: Mapping[str, str] | None = None, *, hostname: str | None = None
     ) -> list[SandboxInfo]:
         """Those that have all these labels and this host name, the oldest first."""
-        found: list[SandboxInfo] = []
-        after: str | None = None
-        while True:
-            page = self._transport.call(_calls.list_sandboxes(metadata, hostname, after))
-            found += page.sandboxes
-            after = page.next
-            if after is None:
-                return found
+        return self._whole(lambda after: _calls.list_sandboxes(metadata, hostname, after))
 
     def stats(
         self, metadata: Mapping[str, str] | None = None, *, lease: str | None = None
     ) -> list[SandboxStats]:
         """What those use now that have all these labels and are under this lease, the oldest first;
         a request for each thousand."""
-        found: list[SandboxStats] = []
+        return self._whole(lambda after: _calls.list_stats(metadata, lease, after))
+
+    def _whole(self, page_after: Callable[[str | None], Call[Page[T]]]) -> list[T]:
+        """The entries of all pages."""
+        found: list[T] = []
         after: str | None = None
         while True:
-            page = self._transport.call(_calls.list_stats(metadata, lease, after))
-            found += page.sandboxes
+            page = self._transport.call(page_after(after))
+            found += page.entries
             after = page.next
             if after is None:
                 return found

@@ -14,6 +14,7 @@
 #include "init/child.h"
 #include "init/control.h"
 #include "init/sys.h"
+#include "packets.h"
 
 enum { MAX_STEPS = 32, KINDS = 4, STEP_HEAD = 4 };
 
@@ -72,26 +73,11 @@ static int connect_to_init(void) {
 }
 
 static void send_packet(int peer, const void *bytes, size_t size, uint8_t what) {
-  union {
-    struct cmsghdr align;
-    char bytes[CMSG_SPACE((VENUS_MAX_PACKET_FDS + 1) * sizeof(int))];
-  } ancillary = {0};
-  struct iovec vector = {(void *)bytes, size};
-  struct msghdr message = {.msg_iov = &vector, .msg_iovlen = 1};
   int fds[VENUS_MAX_PACKET_FDS + 1];
   unsigned count = what % (VENUS_MAX_PACKET_FDS + 2);
   for (unsigned i = 0; i < count; i++)
     fds[i] = passed[(i + (what >> 5)) % KINDS];
-  if (count) {
-    message.msg_control = &ancillary;
-    message.msg_controllen = CMSG_SPACE(count * sizeof(int));
-    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
-    head->cmsg_level = SOL_SOCKET;
-    head->cmsg_type = SCM_RIGHTS;
-    head->cmsg_len = CMSG_LEN(count * sizeof(int));
-    memcpy(CMSG_DATA(head), fds, count * sizeof(int));
-  }
-  sendmsg(peer, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  send_with_descriptors(peer, bytes, size, fds, count);
 }
 
 /* As the daemon does; answers have the form that the protocol gives them. */

@@ -8,6 +8,7 @@
 
 #include "fuzz.h"
 #include "keeper/serve.h"
+#include "packets.h"
 
 enum { FILES = 4, MAX_STEPS = 64 };
 
@@ -24,26 +25,11 @@ static void make_files(void) {
 }
 
 static void send_request(int peer, const void *bytes, size_t size, uint8_t what) {
-  union {
-    struct cmsghdr align;
-    char bytes[CMSG_SPACE(2 * FILES * sizeof(int))];
-  } ancillary = {0};
-  struct iovec vector = {(void *)bytes, size};
-  struct msghdr message = {.msg_iov = &vector, .msg_iovlen = 1};
   int fds[2 * FILES];
   unsigned count = what % (2 * FILES);
   for (unsigned i = 0; i < count; i++)
     fds[i] = what & 0x80 && i == 1 ? unsealed : sealed[(i + (what >> 4)) % FILES];
-  if (count) {
-    message.msg_control = &ancillary;
-    message.msg_controllen = CMSG_SPACE(count * sizeof(int));
-    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
-    head->cmsg_level = SOL_SOCKET;
-    head->cmsg_type = SCM_RIGHTS;
-    head->cmsg_len = CMSG_LEN(count * sizeof(int));
-    memcpy(CMSG_DATA(head), fds, count * sizeof(int));
-  }
-  sendmsg(peer, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  send_with_descriptors(peer, bytes, size, fds, count);
 }
 
 /* Answers are read, as a client would, and their descriptors closed. */
