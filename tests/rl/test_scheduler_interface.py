@@ -38,6 +38,7 @@ USED = {
     (Scheduler, "_request_blocks_can_be_freed"): ["request"],
     (KVCacheManager, "get_computed_blocks"): ["request"],
     (KVCacheManager, "get_blocks"): ["request_id"],
+    (KVCacheManager, "evict_blocks"): ["block_ids"],
     (BlockPool, "touch"): ["blocks"],
     (BlockPool, "free_blocks"): ["ordered_blocks"],
     (BlockPool, "get_num_free_blocks"): [],

@@ -112,19 +112,32 @@ class PriorityMixin(_Base):
 
     def _free_request_blocks(self, request: Any) -> None:
         self.passing.forget(request.request_id)
-        claim = self.claims.get(request.request_id)
-        if claim is not None and request.is_finished():
-            del self.claims[request.request_id]
-            blocks = self.kv_cache_manager.get_blocks(request.request_id).blocks[0]
-            level = self._level(claim.trajectory)
-            # One that never ran holds nothing, and leaves the record of the turn before.
-            if blocks and not self._runs_still(claim.trajectory):
-                self.residency.keep(claim.trajectory, blocks, high=level == Level.HIGH)
+        if not request.is_finished():
+            self._forget_uncomputed(request)
             super()._free_request_blocks(request)
-            if level == Level.UNUSED:
-                self._release(claim.trajectory)
             return
+        claim = self.claims.pop(request.request_id, None)
+        if claim is None:
+            super()._free_request_blocks(request)
+            return
+        blocks = self.kv_cache_manager.get_blocks(request.request_id).blocks[0]
+        if request.num_preemptions and not blocks:
+            # It ended by a step that was under way when it lost its place.
+            blocks = self.kv_cache_manager.get_computed_blocks(request)[0].blocks[0]
+        level = self._level(claim.trajectory)
+        # One that never ran holds nothing, and leaves the record of the turn before.
+        if blocks and not self._runs_still(claim.trajectory):
+            self.residency.keep(claim.trajectory, blocks, high=level == Level.HIGH)
         super()._free_request_blocks(request)
+        if level == Level.UNUSED:
+            self._release(claim.trajectory)
+
+    def _forget_uncomputed(self, request: Any) -> None:
+        """vLLM names blocks when a step is to fill them. Who loses its place to somebody of the
+        same step never does, and nobody may find them."""
+        blocks = self.kv_cache_manager.get_blocks(request.request_id).blocks[0]
+        named = blocks[request.num_computed_tokens // self.block_size :]
+        self.kv_cache_manager.evict_blocks({block.block_id for block in named})
 
     def _runs_still(self, trajectory: int) -> bool:
         return any(
