@@ -195,11 +195,11 @@ class ModelRunner:
         """Some end, in their order."""
         for copies in (self._storing, self._loading):
             while copies and copies[0].after <= self._computed and self._chance.random() < 0.6:
-                copy = copies.popleft()
-                self._make(copy)
-                step.copied.append(copy.number)
+                self._make(copies[0])
+                step.copied.append(copies[0].number)
                 if copies is self._loading:
-                    step.read.add(copy.job.req_id)
+                    step.read.add(copies[0].job.req_id)
+                copies.popleft()
 
     def _make(self, copy: _Copy) -> None:
         if copy.made:

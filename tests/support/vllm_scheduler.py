@@ -39,6 +39,10 @@ class Desk:
         self.rows[number] = (number, 0, rank, critical, int(level))
         self.table.publish(self.rows)
 
+    def leave(self, number: int) -> None:
+        self.rows[number]["trajectory"] = NOBODY
+        self.table.publish(self.rows)
+
     def shuffle(self, alive: Iterable[int], chance: random.Random) -> None:
         """Another order, another third critical, another third without protection."""
         self.rows["trajectory"] = NOBODY
