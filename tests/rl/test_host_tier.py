@@ -143,6 +143,25 @@ def test_new_weights_empty_host_memory(machine: Machine) -> None:
     assert machine.runner.loaded == 0
 
 
+def test_new_weights_wait_for_what_is_being_read(machine: Machine) -> None:
+    """vLLM cannot forget blocks that a copy fills, nor those of who has read and does not run."""
+    machine.desk.decide(1, rank=1, level=Level.LOW)
+    machine.desk.decide(2, rank=2, level=Level.LOW)
+    first = machine.turn(1, tokens(1, 160), 20)
+    machine.turn(2, tokens(2, CONTEXT - 20), 10)
+    for steps in range(1, 4):
+        name = f"again {steps}"
+        machine.core.ask(name, 1, first + tokens(3, 20), 4)
+        for _ in range(steps):
+            machine.core.step()
+        machine.core.push()
+        assert len(machine.policy.order) == 0 and not machine.scheduler.kv_holding_waiting
+        machine.core.finish()
+        assert len(machine.core.take_finished()[name]) == 4
+        machine.turn(2, tokens(2, CONTEXT - 20), 10)
+    assert machine.runner.loaded > 0
+
+
 def test_no_turn_ever_gets_a_wrong_block_whatever_is_displaced_and_evicted(
     machine: Machine,
 ) -> None:

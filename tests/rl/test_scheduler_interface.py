@@ -30,6 +30,7 @@ OVERRIDDEN = {
     "add_request": ["request"],
     "schedule": ["throttle_prefills"],
     "_handle_blocked_waiting_request": ["request"],
+    "_build_kv_connector_meta": ["connector", "scheduler_output"],
     "_free_request_blocks": ["request"],
     "reset_prefix_cache": ["reset_running_requests", "reset_connector"],
 }

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from tests.support.model_runner import ModelRunner, Step
+from venusrl.engine.host_tier import settle
 from venusrl.engine.server import engine_args
 from venusrl.engine.shared_table import CLAIM_KEYS, DECISION, NOBODY, SharedTable
 from venusrl.schedule.snapshot import Level
@@ -182,7 +183,8 @@ class Core:
             self.step()
 
     def push(self) -> None:
-        """New weights, between two steps."""
+        """New weights, between two steps, as the server of an engine pushes them."""
+        settle(self.scheduler, self.step)
         self.runner.synchronize()
         self.runner.version += 1
         assert self.scheduler.reset_prefix_cache(reset_running_requests=True, reset_connector=True)

@@ -12,11 +12,13 @@ needs a GPU: on CPU vLLM refuses to start with a host tier.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.kv_offload.base import OffloadKey, ReqContext
 from vllm.v1.kv_offload.cpu.policies.base import CachePolicy, ChunkStatus
+from vllm.v1.request import RequestStatus
 
 from venusrl.engine.host_order import EngineView, HostOrder
 from venusrl.engine.shared_table import NOBODY, Claim
@@ -139,6 +141,34 @@ def label(request: Any, claim: Claim | None) -> None:
     """Writes on a request whose it is, for the tier to read."""
     number = NOBODY if claim is None else claim.trajectory
     request.kv_transfer_params = {**(request.kv_transfer_params or {}), _TRAJECTORY: number}
+
+
+def settle(scheduler: Any, step: Callable[[], object]) -> None:
+    """Lets all copies end; then nothing keeps vLLM from forgetting what it has cached.
+
+    `step` advances the engine by one step: they schedule nothing meanwhile. vLLM tells of copies
+    only there. Any scheduler of vLLM's will do, also one without a host tier."""
+    if scheduler.connector is None:
+        return
+    scheduler.set_pause_state(PauseState.PAUSED_ALL)
+    # Where steps are scheduled ahead, vLLM keeps blocks until those under way have ended.
+    while (
+        scheduler.connector.has_pending_push_work()
+        or scheduler.sched_step_seq > scheduler.processed_step_seq
+    ):
+        step()
+    scheduler.set_pause_state(PauseState.UNPAUSED)
+    # Who has read and not begun gives it back, and is in the place that it had before.
+    holding = set(scheduler.kv_holding_waiting)
+    for request in holding:
+        if request.status == RequestStatus.WAITING_FOR_REMOTE_KVS:
+            scheduler._handle_blocked_waiting_request(request)
+        scheduler.kv_cache_manager.free(request)
+        scheduler._inflight_prefills.discard(request)
+        request.num_computed_tokens = 0
+        scheduler.waiting.add_request(request)
+    scheduler.kv_holding_waiting.remove_requests(holding)
+    scheduler.deferred_waiting -= holding
 
 
 def _owner(req_context: ReqContext) -> int:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,6 +110,18 @@ class PriorityMixin(_Base):
     def _handle_blocked_waiting_request(self, request: Any) -> bool:
         ready = bool(super()._handle_blocked_waiting_request(request))
         return ready and not self.passing.passes(self, request)
+
+    def _build_kv_connector_meta(self, connector: Any, scheduler_output: Any) -> Any:
+        # It ends what is still written for those who lost their place. Whom we put back may read in
+        # the same step; then nothing is written for it, and vLLM takes it for a fault.
+        reading = {
+            request.request_id
+            for request in self.kv_holding_waiting
+            if request.status == RequestStatus.WAITING_FOR_REMOTE_KVS
+        }
+        lost = scheduler_output.preempted_req_ids - reading
+        seen = replace(scheduler_output, preempted_req_ids=lost)
+        return super()._build_kv_connector_meta(connector, seen)
 
     def _free_request_blocks(self, request: Any) -> None:
         self.passing.forget(request.request_id)

@@ -94,8 +94,11 @@ class Server:
                     return
                 self._handle(decode(line))
             if self._llm.has_unfinished_requests():
-                for output in self._llm.step():
-                    self._answer(output)
+                self._step()
+
+    def _step(self) -> None:
+        for output in self._llm.step():
+            self._answer(output)
 
     def _answer(self, output: Any) -> None:
         number = int(output.request_id)
@@ -181,6 +184,9 @@ class Server:
             self._streamed[number] = {"token_ids": [], "logprobs": [], "versions": []}
 
     def _push(self, path: str, version: int) -> None:
+        from venusrl.engine.host_tier import settle
+
+        settle(self._scheduler, self._step)
         self._llm.collective_rpc("load_venus_weights", args=(path,))
         # Cached attention state belongs to the old weights, also that of unfinished requests, and
         # what host memory holds.
