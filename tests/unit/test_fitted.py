@@ -8,6 +8,7 @@ np = pytest.importorskip("numpy", reason="needs numpy")
 pytest.importorskip("venusrl.simulate._engines", reason="needs the native build")
 
 from venusrl.simulate.fitted import (  # noqa: E402
+    ATTENDED,
     CPU_S,
     PREFILLED,
     Fit,
@@ -26,7 +27,7 @@ def steps_of(count, *, noise=0.0, seed=0):
     prefilled[decoded == 0] += 20
     rows = np.zeros((count, 7))
     rows[:, 0], rows[:, 1] = decoded, decoded * random.integers(100, 1000, count)
-    rows[:, PREFILLED], rows[:, 3] = prefilled, prefilled * random.integers(50, 900, count)
+    rows[:, PREFILLED], rows[:, ATTENDED] = prefilled, prefilled * random.integers(50, 900, count)
     rows[:, CPU_S] = TRUE.seconds(rows) * np.exp(noise * random.standard_normal(count))
     rows[:, 5], rows[:, 6] = 0.9 * rows[:, CPU_S], 1.8 * rows[:, CPU_S]
     return rows
@@ -42,9 +43,13 @@ def test_finds_the_constants_that_made_the_steps():
 
 
 def test_steps_that_something_else_held_up_do_not_count():
+    """Not by chance: those of long contexts. Attention would seem to cost twice as much."""
     rows = steps_of(400, noise=0.05)
-    rows[::40, CPU_S] *= 30
-    assert np.median(fit(rows).errors(steps_of(200, seed=1))) < 0.05
+    held_up = np.argsort(rows[:, ATTENDED])[-40:]
+    rows[held_up, CPU_S] *= 2
+    found = fit(rows)
+    assert found.attend_s == pytest.approx(TRUE.attend_s, rel=0.05)
+    assert np.median(found.errors(steps_of(200, seed=1))) < 0.02
 
 
 def test_too_few_steps_are_refused():
