@@ -109,7 +109,7 @@ class Fleet:
         )
 
     async def __aenter__(self) -> Fleet:
-        capacity = Capacity((self.blocks - 1) * BLOCK, SLOTS)
+        capacity = Capacity((self.blocks - 1) * BLOCK, SLOTS, BLOCK)
         config = RouterConfig(
             ENGINES,
             capacity,

@@ -166,7 +166,7 @@ async def growth(engine: VllmEngine, work: object) -> dict[str, int]:
 def test_tokens_are_those_of_stock_vllm_whatever_is_displaced_and_demoted(
     engines: Engines,
 ) -> None:
-    chosen = scripts(24, 8, seed=1)
+    chosen = scripts(48, 10, seed=1)
 
     async def scenario() -> None:
         expected = await play_all(engines.stock, chosen)

@@ -187,17 +187,17 @@ def test_the_checker_finds_what_is_wrong() -> None:
         deferred_frees=[],
         counts=SimpleNamespace(steps=3),
         host_tier=None,
-        _level=lambda _: Level.HIGH,
+        level=lambda _: Level.HIGH,
     )
     check(scheduler)
     leaked = pool.get_new_blocks(1)
     with pytest.raises(InvariantError, match="at step 3: block"):
         check(scheduler)
     pool.free_blocks(leaked)
-    scheduler._level = lambda _: Level.LOW
+    scheduler.level = lambda _: Level.LOW
     with pytest.raises(InvariantError, match="2 pins at level"):
         check(scheduler)
-    scheduler._level = lambda _: Level.HIGH
+    scheduler.level = lambda _: Level.HIGH
     pool.blocks[3].next_free_block = None
     with pytest.raises(InvariantError, match="free queue"):
         check(scheduler)

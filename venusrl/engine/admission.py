@@ -2,8 +2,8 @@
 
 - Prefill: decoding reads the weights and the whole cache, and while it does, some prefill costs
   next to nothing; more of it is paid by everybody who decodes.
-- Displacement: a critical request that waits takes the place of background ones that run, if that
-  makes it fit. Victims come after it in the queue's own order: any other victim would be admitted
+- Displacement: a critical request that has waited (`room.py` says for how long) takes the place of
+  background ones that run, if that makes it fit. Victims come after it in the queue's own order: any other victim would be admitted
   again before it, and displaced again, for ever.
 - Passing, with a host tier: memory is overbooked there, so that somebody always waits. Who finds no
   room lets those behind go first that do; for a bounded time, as they keep taking what it needs.
@@ -52,8 +52,11 @@ def displace(scheduler: PriorityMixin) -> None:
     if not victims:
         return
     seats = scheduler.max_num_active_reqs - len(running) - scheduler.num_waiting_for_streaming_input
-    blocks = scheduler.free_for(claimant) - scheduler.blocks_needed(claimant) - len(running)
+    room = scheduler.room
+    blocks = room.free_for(claimant) - room.needed(claimant) - room.reserve()
     budget = scheduler.max_num_scheduled_tokens - sum(_wanted(r) for r in running)
+    if not room.may_destroy(claimant, -blocks):
+        return
     for count, victim in enumerate([*victims, None]):
         if seats > 0 and blocks >= 0 and budget > 0:
             for displaced in victims[:count]:
@@ -79,11 +82,11 @@ class Passing:
         # Where nothing runs the first may take any block; what holds blocks already has its room.
         if not self._patience_s or not scheduler.running or request.num_computed_tokens:
             return False
-        free = scheduler.free_for(request)
+        free = scheduler.room.free_for(request)
         since, needed = self._waits.get(request.request_id, (time.monotonic(), 0))
         if needed <= free:
             # Looked up again only where the last answer would let it in: it costs a walk.
-            needed = scheduler.blocks_needed(request)
+            needed = scheduler.room.needed(request)
         if needed <= free:
             return False
         self._waits[request.request_id] = (since, needed)

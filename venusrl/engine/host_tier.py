@@ -129,8 +129,8 @@ def host_tier_of(scheduler: PriorityMixin) -> PriorityCachePolicy | None:
     cached: Any = scheduler.kv_cache_manager.block_pool.cached_block_hash_to_block
     policy.order.engine = EngineView(
         step=lambda: scheduler.counts.steps,
-        level=scheduler._level,
-        priority=scheduler._trajectory_priority,
+        level=scheduler.level,
+        priority=scheduler.trajectory_priority,
         # vLLM names chunks of a block as it names blocks.
         on_gpu=lambda key: cached.get_one_block(key) is not None,
     )

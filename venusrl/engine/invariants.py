@@ -79,7 +79,7 @@ def _records(scheduler: PriorityMixin) -> Iterator[str]:
     if pinned != residency.pinned:
         yield f"{residency.pinned} pins are counted, and {pinned} held"
     for trajectory, record in residency.records.items():
-        level = scheduler._level(trajectory)
+        level = scheduler.level(trajectory)
         if level == Level.UNUSED:
             yield f"trajectory {trajectory} is over and has a record"
         if record.pinned and level != Level.HIGH:

@@ -16,6 +16,7 @@ from venusrl.engine.shared_table import DECISION, NOBODY, Rows
 from venusrl.schedule.snapshot import (
     NOWHERE,
     Bools,
+    Costs,
     Decision,
     Groups,
     Ints,
@@ -92,6 +93,7 @@ class Capacity:
 
     kv_tokens: int
     slots: int  # requests that may generate at once
+    block_tokens: int = 16  # of the engine's cache; vLLM's own default
 
 
 class Rollouts:
@@ -186,7 +188,11 @@ class Rollouts:
     # --- decisions --------------------------------------------------------------------------
 
     def snapshot(
-        self, live: Sequence[int], capacities: Mapping[int, Capacity], now_s: float
+        self,
+        live: Sequence[int],
+        capacities: Mapping[int, Capacity],
+        costs: Costs,
+        now_s: float,
     ) -> Snapshot:
         """Workers are those of `live`, in that order."""
         column = {worker: at for at, worker in enumerate(live)}
@@ -228,7 +234,9 @@ class Rollouts:
                 kv_capacity=ints(capacities[worker].kv_tokens for worker in live),
                 host_capacity=np.zeros(len(live), np.int64),
                 slots=ints(capacities[worker].slots for worker in live),
+                block_tokens=max(capacities[worker].block_tokens for worker in live),
             ),
+            costs=costs,
         )
 
     def apply(self, decision: Decision, live: Sequence[int]) -> list[Trajectory]:

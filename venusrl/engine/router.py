@@ -15,7 +15,8 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from venusrl.engine.generation import EngineError
@@ -23,9 +24,10 @@ from venusrl.engine.journal import Journal
 from venusrl.engine.rollout import Rollout
 from venusrl.engine.rollouts import Capacity, Ended, Group, Rollouts, Trajectory
 from venusrl.engine.shared_table import DECISION, SharedTable
+from venusrl.engine.step_cost import PREFILL_COST
 from venusrl.engine.workers import Engine, Workers
 from venusrl.schedule.priority import Priority
-from venusrl.schedule.snapshot import Phase, Policy
+from venusrl.schedule.snapshot import Costs, Phase, Policy
 
 __all__ = ["Rollout", "Router", "RouterConfig"]
 
@@ -50,6 +52,9 @@ class RouterConfig:
     reports: Sequence[SharedTable] = ()  # what the engines tell of themselves, by engine
     # A trajectory that asks for no turn for so long has a tool or a judge that hangs: given up.
     tool_timeout_s: float = 1800.0
+    # How often the engines are asked what computing a token takes; until the first has told, the
+    # policy weighs with the costs of an H100.
+    costs_interval_s: float = 5.0
     # What a step still waits for after so long is given up; None: a step waits.
     step_timeout_s: float | None = None
 
@@ -80,6 +85,8 @@ class Router:
         self._something = asyncio.Event()
         self._completed = asyncio.Event()
         self._deciding: asyncio.Task[None] | None = None
+        self._learning: asyncio.Task[None] | None = None
+        self._costs = Costs()
 
     @classmethod
     async def start(
@@ -109,6 +116,7 @@ class Router:
         await router.workers.open()
         router._deciding = asyncio.create_task(router._decide_always())
         router._deciding.add_done_callback(lambda _: router._tell_all())
+        router._learning = asyncio.create_task(router._learn_costs())
         return router
 
     # --- for trainers -----------------------------------------------------------------------
@@ -199,8 +207,9 @@ class Router:
 
     async def close(self) -> None:
         """Ends the engines. Turns under way raise EngineError."""
-        if self._deciding is not None:
-            self._deciding.cancel()
+        for task in (self._deciding, self._learning):
+            if task is not None:
+                task.cancel()
         await self.workers.close()
         if self._table is not None:
             self._table.path.unlink(missing_ok=True)
@@ -279,13 +288,23 @@ class Router:
                 if (found := report.read()) is not None:
                     self.rollouts.hear(number, found[1])
             capacities = dict.fromkeys(live, self.config.capacity)
-            snapshot = self.rollouts.snapshot(live, capacities, time.monotonic())
+            snapshot = self.rollouts.snapshot(live, capacities, self._costs, time.monotonic())
             self.migrated += len(self.rollouts.apply(self.policy(snapshot), live))
         if self._table is not None:
             self._table.publish(self.rollouts.table(self._table.rows))
         for member in self.rollouts:
             if member.admitted:
                 self._handles[member.number].placed.set()
+
+    async def _learn_costs(self) -> None:
+        """Asks the engines what computing takes, again and again: it changes with their load."""
+        while True:
+            with suppress(EngineError):
+                told = [counts.get(PREFILL_COST, 0) for counts in await self.workers.counts()]
+                known = [1e-9 * cost for cost in told if cost]
+                if known:
+                    self._costs = replace(self._costs, recompute_s=sum(known) / len(known))
+            await asyncio.sleep(self.config.costs_interval_s)
 
     def _give_up_idle(self, now_s: float) -> None:
         limit_s = self.config.tool_timeout_s

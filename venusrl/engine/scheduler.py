@@ -10,9 +10,8 @@ names a row that is no longer its own, comes after all others.
 
 - Admission and prefill: by (class, rank). vLLM's own queue does it, with our priorities.
 - How much prefill a step takes, who is displaced and who is passed: `admission.py`.
-- Residency: `residency.py`. Blocks of level high are pinned between turns. Whoever needs room takes
-  it from the worst record that is worse than itself; where nothing else runs, from any. Of what
-  lies in host memory: `host_tier.py`.
+- Residency: `residency.py`. Blocks of level high are pinned between turns. Who may take them:
+  `room.py`. Of what lies in host memory: `host_tier.py`.
 
 Relies on interfaces that vLLM does not promise; tests/rl/test_scheduler_interface.py pins them.
 """
@@ -20,9 +19,7 @@ Relies on interfaces that vLLM does not promise; tests/rl/test_scheduler_interfa
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +32,10 @@ from venusrl.engine.admission import Passing, displace, step_tokens
 from venusrl.engine.host_tier import host_tier_of, label
 from venusrl.engine.invariants import check
 from venusrl.engine.residency import Residency
+from venusrl.engine.room import Room
 from venusrl.engine.scheduler_options import BACKGROUND, UNKNOWN, Counts, Options, claim_of
 from venusrl.engine.shared_table import DECISION, NOBODY, REPORT, Claim, Rows, SharedTable
+from venusrl.engine.step_cost import measure_steps
 from venusrl.schedule.snapshot import Level
 
 _REPORT_INTERVAL_S = 0.05
@@ -63,14 +62,14 @@ class PriorityMixin(_Base):
         self.claims: dict[str, Claim] = {}  # by request
         self.residency = Residency(self.kv_cache_manager.block_pool)
         self.passing = Passing(self.options.patience_s)
+        self.step_cost = measure_steps(self)
         self.counts = Counts()
+        self.room = Room(self)
         self.host_tier = host_tier_of(self)
         self._report = self.options.report and SharedTable.attach(Path(self.options.report), REPORT)
         if isinstance(self._report, SharedTable) and self._report.rows != self.table.rows:
             raise ValueError(f"start the scheduler: {self._report.path} has another size")
         self._report_due = 0.0
-        manager: Any = self.kv_cache_manager
-        manager.allocate_slots = self._demoting(manager.allocate_slots)
 
     # --- what vLLM calls ----------------------------------------------------------------------
 
@@ -86,6 +85,7 @@ class PriorityMixin(_Base):
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         self._read_table()
+        self.room.look()
         whole_tokens = self.max_num_scheduled_tokens
         self.max_num_scheduled_tokens = step_tokens(self)
         try:
@@ -133,11 +133,12 @@ class PriorityMixin(_Base):
         if claim is None:
             super()._free_request_blocks(request)
             return
+        self.room.ended(request.num_output_tokens)
         blocks = self.kv_cache_manager.get_blocks(request.request_id).blocks[0]
         if request.num_preemptions and not blocks:
             # It ended by a step that was under way when it lost its place.
             blocks = self.kv_cache_manager.get_computed_blocks(request)[0].blocks[0]
-        level = self._level(claim.trajectory)
+        level = self.level(claim.trajectory)
         # One that never ran holds nothing, and leaves the record of the turn before.
         if blocks and not self._runs_still(claim.trajectory):
             self.residency.keep(claim.trajectory, blocks, high=level == Level.HIGH)
@@ -176,7 +177,7 @@ class PriorityMixin(_Base):
             # Removing nothing restores the order of the heap.
             queue.remove_requests(set())
         for trajectory in list(self.slots):
-            level = self._level(trajectory)
+            level = self.level(trajectory)
             if level == Level.UNUSED:
                 self._release(trajectory)
             elif level == Level.HIGH:
@@ -195,13 +196,13 @@ class PriorityMixin(_Base):
         row: Any = self.decision[self.slots[trajectory]] if trajectory in self.slots else None
         return row if row is not None and row["trajectory"] == trajectory else None
 
-    def _level(self, trajectory: int) -> Level:
+    def level(self, trajectory: int) -> Level:
         row = self._row(trajectory)
         if row is None or row["worker"] != self.options.worker:
             return Level.UNUSED
         return Level(min(int(row["level"]), Level.HIGH))
 
-    def _trajectory_priority(self, trajectory: int) -> int:
+    def trajectory_priority(self, trajectory: int) -> int:
         row = self._row(trajectory)
         if row is None:
             return UNKNOWN
@@ -209,9 +210,9 @@ class PriorityMixin(_Base):
 
     def _priority(self, request: Any) -> int:
         claim = self.claims.get(request.request_id)
-        return UNKNOWN if claim is None else self._trajectory_priority(claim.trajectory)
+        return UNKNOWN if claim is None else self.trajectory_priority(claim.trajectory)
 
-    # --- room ---------------------------------------------------------------------------------
+    # --- places ---------------------------------------------------------------------------------
 
     def put_back(self, victim: Any) -> None:
         """It loses its place, and waits again."""
@@ -221,76 +222,12 @@ class PriorityMixin(_Base):
         self.prev_step_scheduled_req_ids.discard(victim.request_id)
         self.counts.displaced += 1
 
-    def blocks_needed(self, request: Any) -> int:
-        """Free blocks that admitting the whole request takes."""
-        hits = self.kv_cache_manager.get_computed_blocks(request)[0].blocks[0]
-        held = sum(block.ref_cnt > 0 for block in hits)
-        whole: int = -(-request.num_tokens // self.block_size)
-        return whole - held
-
-    def free_for(self, request: Any) -> int:
-        """Blocks that are free, or that others would give back for it."""
-        pool = self.kv_cache_manager.block_pool
-        pinned = sum(self.residency.records[t].pinned for t in self._worse(request))
-        free: int = pool.get_num_free_blocks()
-        return free + pinned
-
-    # --- residency ----------------------------------------------------------------------------
-
     def _runs(self, request_id: str) -> None:
         """From now on it has references of its own."""
         self.passing.forget(request_id)
         claim = self.claims.get(request_id)
         if claim is not None:
             self.residency.drop(claim.trajectory)
-
-    def _worse(self, request: Any) -> list[int]:
-        """Trajectories whose pinned blocks may go for a request, the worst first."""
-        claim = self.claims.get(request.request_id)
-        own = None if claim is None else claim.trajectory
-        pinned = [t for t, record in self.residency.records.items() if record.pinned]
-        running = len(self.running)
-        alone = running == 0 or (running == 1 and request.status == RequestStatus.RUNNING)
-        if not alone:
-            limit = request.priority
-            if request.status == RequestStatus.RUNNING:
-                # vLLM preempts the worst that runs. Whoever is worst gives way, running or not.
-                limit = max(r.priority for r in self.running)
-            elif own is None or self._level(own) != Level.HIGH:
-                return []
-            pinned = [t for t in pinned if t != own and self._trajectory_priority(t) > limit]
-        # Its own blocks last: they are what it would hit.
-        pinned.sort(key=lambda t: (t != own, self._trajectory_priority(t)), reverse=True)
-        return pinned
-
-    def _demoting(self, allocate: Callable[..., Any]) -> Callable[..., Any]:
-        """`allocate_slots`, which takes blocks back from records before it fails."""
-
-        def allocate_slots(request: Any, num_new_tokens: int, **rest: Any) -> Any:
-            found = allocate(request, num_new_tokens, **rest)
-            if found is None and self.residency.pinned:
-                again = partial(allocate, request, num_new_tokens, **rest)
-                found = self._after_demotion(request, again)
-            return found
-
-        return allocate_slots
-
-    def _after_demotion(self, request: Any, again: Callable[[], Any]) -> Any:
-        worse = self._worse(request)
-        first = request.status != RequestStatus.RUNNING
-        if first and self.blocks_needed(request) > self.free_for(request):
-            return None  # all of it would go for nothing
-        step = 8
-        for trajectory in worse:
-            while self.residency.records[trajectory].pinned:
-                self.counts.demoted_blocks += self.residency.shrink(trajectory, step)
-                step *= 2  # a long context needs few attempts
-                found = again()
-                if found is not None:
-                    self.counts.demoted += 1
-                    return found
-            self.counts.demoted += 1
-        return None
 
     # --- report -------------------------------------------------------------------------------
 

@@ -19,8 +19,11 @@ from typing import Any
 
 from venusrl.engine.counting import StepLog, count_prefill
 from venusrl.engine.shared_table import CLAIM_KEYS
+from venusrl.engine.step_cost import PREFILL_COST, StepCost, measure_steps
 from venusrl.engine.wire import PARTIAL_TOKENS, READY_ID, decode, encode
 
+# After a step in which nobody found room: a tool that ends, or a decision, makes some.
+_EMPTY_STEP_WAIT_S = 0.002
 _EXTENSION = "venusrl.engine.worker_extension.WeightPushExtension"
 
 
@@ -82,14 +85,18 @@ class Server:
         self._streamed: dict[int, dict[str, list[Any]]] = {}
         self._scheduler = llm.engine_core.engine_core.scheduler
         self._prefill = count_prefill(self._scheduler)
+        own: StepCost | None = getattr(self._scheduler, "step_cost", None)
+        self._cost = own or measure_steps(self._scheduler)
         self._steps = StepLog(llm, self._scheduler) if log_steps else None
 
     def run(self) -> None:
         """Serve until the other end closes the connection."""
         self._send({"id": READY_ID, "result": {}})
         while True:
-            busy = self._llm.has_unfinished_requests()
-            for line in self._lines(wait=not busy):
+            wait_s = None
+            if self._llm.has_unfinished_requests():
+                wait_s = _EMPTY_STEP_WAIT_S if self._cost.empty else 0.0
+            for line in self._lines(wait_s):
                 if line is None:
                     return
                 self._handle(decode(line))
@@ -120,9 +127,9 @@ class Server:
             last = {name: values[-PARTIAL_TOKENS:] for name, values in streamed.items()}
             self._send({"id": number, "partial": last})
 
-    def _lines(self, *, wait: bool) -> Iterator[bytes | None]:
-        """The lines that have arrived; None at the end of the connection."""
-        timeout_s = None if wait else 0.0
+    def _lines(self, timeout_s: float | None) -> Iterator[bytes | None]:
+        """The lines that have arrived, or arrive first within `timeout_s`; None at the end of the
+        connection."""
         while select.select([self._connection], [], [], timeout_s)[0]:
             timeout_s = 0.0
             data = self._connection.recv(1 << 20)
@@ -197,7 +204,8 @@ class Server:
 
     def _counts(self) -> dict[str, int]:
         own = getattr(self._scheduler, "counts", None)
-        return asdict(self._prefill) | (asdict(own) if own else {})
+        cost = {PREFILL_COST: round(1e9 * self._cost.token_s)}
+        return asdict(self._prefill) | cost | (asdict(own) if own else {})
 
     def _send(self, message: dict[str, Any]) -> None:
         self._connection.sendall(encode(message))

@@ -86,8 +86,12 @@ def pack(
     worker = rows.worker.copy()
     inside = live & rows.admitted & (worker != NOWHERE)
     room = keep(snapshot, by_rank[inside[by_rank]], need_tokens, capacity, settings, admitted)
+    # A turn under way keeps its memory until it ends, admitted or not.
+    leaving = live & ~admitted & (worker != NOWHERE) & (rows.phase == Phase.RUNNING)
+    room.free -= np.bincount(worker[leaving], need_tokens[leaving], len(room.free))
+    more = np.where(leaving, 0.0, need_tokens)
     outside = live & ~rows.admitted
-    fill(snapshot, by_rank[outside[by_rank]], need_tokens, room, settings, admitted, worker)
+    fill(snapshot, by_rank[outside[by_rank]], more, room, settings, admitted, worker)
     return Packed(admitted, worker, int(live.sum() - admitted.sum()))
 
 

@@ -56,7 +56,7 @@ class Priority:
         growth = mean_growth(own_tokens, rows.turns) / 2
         if self.growth_tokens is not None:
             growth = self.growth_tokens
-        need: Floats = np.asarray(own_tokens + growth, float)
+        need = whole_blocks(own_tokens + growth, snapshot.workers.block_tokens)
         capacity = self.capacity(snapshot, live)
         away = np.zeros(len(rows), bool)
         if self.release and need[live].sum() > capacity.sum():
@@ -100,6 +100,11 @@ class Priority:
         share = idle / (rows.context_tokens[inside].sum() + gpu.sum() / 4)
         wanted = gpu * self.overbook / (1 - min(0.9, share)) / self.packing.admit_mark
         return np.asarray(np.minimum(wanted, gpu + self.host_share * workers.host_capacity))
+
+
+def whole_blocks(tokens: Floats, block_tokens: int) -> Floats:
+    """What contexts of so many tokens take of a memory in blocks."""
+    return np.asarray(np.ceil(tokens / block_tokens) * block_tokens)
 
 
 def mean_growth(own_tokens: Ints, turns: Ints) -> float:

@@ -76,6 +76,7 @@ class Workers:
     kv_capacity: Ints  # tokens on the GPU
     host_capacity: Ints  # tokens of the host tier; 0: there is none
     slots: Ints  # requests that may generate at once
+    block_tokens: int = 1  # contexts are cached in whole blocks of so many
 
     def __len__(self) -> int:
         return len(self.kv_capacity)

@@ -110,6 +110,7 @@ class Cluster:
             kv_capacity=ones * scenario.model.kv_capacity,
             host_capacity=ones * scenario.model.host_capacity,
             slots=ones * scenario.model.max_running,
+            block_tokens=scenario.model.block_tokens,
         )
         # What a policy is told: the engine's own constants, for a context of an eighth of the most.
         model, depth = scenario.model, scenario.workload.max_tokens / 8
