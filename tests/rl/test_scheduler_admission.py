@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.support.random_model import VOCABULARY, random_model
-from venusrl.engine import admission
+from venusrl.engine import admission, room
 from venusrl.engine.admission import Passing
 from venusrl.engine.shared_table import CLAIM_KEYS, DECISION, NOBODY, SharedTable
 from venusrl.schedule.snapshot import Level
@@ -40,11 +40,18 @@ class Engine:
         return self.llm.engine_core.engine_core.scheduler
 
     def ask(
-        self, number: int, tokens: int, generate: int, *, rank: int, critical: bool = False
+        self,
+        number: int,
+        tokens: int,
+        generate: int,
+        *,
+        rank: int,
+        critical: bool = False,
+        level: Level = Level.LOW,
     ) -> str:
         from vllm import SamplingParams
 
-        self.rows[number] = (number, 0, rank, critical, int(Level.LOW))
+        self.rows[number] = (number, 0, rank, critical, int(level))
         self.table.publish(self.rows)
         random = np.random.default_rng(number)
         self.llm.add_request(
@@ -208,3 +215,60 @@ def test_who_has_been_passed_for_long_enough_is_passed_no_more(
     while engine.running:
         engine.step()
     assert engine.produced[large] == engine.produced[late] == 2
+
+
+@pytest.fixture
+def slow(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Computing a block takes a second, by the clock that is given."""
+    now = [1000.0]
+    monkeypatch.setattr(room, "time", type("Clock", (), {"monotonic": lambda: now[0]}))
+    monkeypatch.setattr(type(engine.scheduler.step_cost), "token_s", 1 / BLOCK)
+    return now
+
+
+def test_an_idle_engine_takes_what_is_pinned_only_after_as_long_as_computing_it_takes(
+    engine: Engine, slow: list[float]
+) -> None:
+    engine.ask(1, 300, 1, rank=1, level=Level.HIGH)
+    engine.step()
+    assert engine.scheduler.residency.pinned == 9
+    waits = engine.ask(2, 400, 2, rank=2)  # 13 blocks, and 7 are free
+    engine.step()
+    slow[0] += 5.9
+    engine.step()
+    assert engine.scheduled == {}
+    slow[0] += 0.2
+    engine.step()
+    assert engine.scheduled == {waits: 400}
+    assert engine.scheduler.residency.pinned == 1, "as much as it needs, in steps of eight"
+
+
+def test_who_is_displaced_has_been_waited_for_as_long_as_computing_it_takes(
+    engine: Engine, slow: list[float]
+) -> None:
+    background = engine.ask(1, 300, 60, rank=9)
+    engine.step()
+    critical = engine.ask(2, 350, 2, rank=1, critical=True)  # 11 blocks, 6 are free; 1 in reserve
+    engine.step()
+    slow[0] += 5.9
+    engine.step()
+    assert engine.scheduled == {background: 1}
+    slow[0] += 0.2
+    engine.step()
+    assert critical in engine.scheduled and background not in engine.scheduled
+
+
+@pytest.mark.parametrize("tokens", [256, 288])
+def test_who_is_admitted_leaves_free_what_those_who_run_are_about_to_take(
+    engine: Engine, tokens: int
+) -> None:
+    for _ in range(200):
+        engine.scheduler.room.ended(100)  # turns generate so many: half of it is still to come
+    runs = engine.ask(1, 200, 60, rank=5)  # 7 of 16 blocks, soon 8
+    engine.step()
+    second = engine.ask(2, tokens, 2, rank=6)
+    engine.step()
+    assert (second in engine.scheduled) == (tokens == 256)
+    while engine.running:
+        engine.step()
+    assert engine.produced == {runs: 60, second: 2}

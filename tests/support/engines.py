@@ -9,6 +9,7 @@ from pathlib import Path
 
 from venusrl.engine.generation import EngineError, FinishReason, Generation
 from venusrl.engine.shared_table import Claim
+from venusrl.engine.step_cost import PREFILL_COST
 
 
 @dataclass
@@ -21,6 +22,7 @@ class Scripted:
     requests: list[list[int]] = field(default_factory=list)
     priorities: list[int] = field(default_factory=list)
     claims: list[Claim | None] = field(default_factory=list)
+    prefill_ns: int = 0  # per token, as it tells
     hold: asyncio.Event | None = None
     asked: asyncio.Event = field(default_factory=asyncio.Event)
     _end: asyncio.Event = field(default_factory=asyncio.Event)
@@ -66,7 +68,7 @@ class Scripted:
         self.version = version
 
     async def counts(self) -> dict[str, int]:
-        return {"requests": len(self.requests)}
+        return {"requests": len(self.requests), PREFILL_COST: self.prefill_ns}
 
     def close(self) -> None:
         self.dead = self.dead or "closed"

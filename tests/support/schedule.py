@@ -44,6 +44,7 @@ def make_snapshot(
     host=0,
     prompt=1000,
     slots=64,
+    block=1,
 ) -> Snapshot:
     n = len(group)
     groups = int(max(group)) + 1
@@ -80,6 +81,7 @@ def make_snapshot(
             kv_capacity=ints(capacity),
             host_capacity=ints(np.full(len(capacity), host)),
             slots=ints(np.full(len(capacity), slots)),
+            block_tokens=block,
         ),
     )
 

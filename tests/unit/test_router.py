@@ -15,7 +15,8 @@ from venusrl.engine.rollouts import Capacity
 from venusrl.engine.router import Router, RouterConfig
 from venusrl.engine.shared_table import DECISION, SharedTable
 from venusrl.engine.workers import MAX_FAILURES
-from venusrl.schedule.snapshot import Decision, Level, Snapshot
+from venusrl.schedule.priority import Priority
+from venusrl.schedule.snapshot import Costs, Decision, Level, Snapshot
 
 pytestmark = pytest.mark.unit
 
@@ -52,6 +53,27 @@ def test_a_trajectory_stays_where_it_is_and_groups_are_spread(tmp_path: Path) ->
         assert router.migrated == 0
 
     run(body, config())
+
+
+def test_the_policy_weighs_with_what_computing_takes_on_these_engines() -> None:
+    seen: list[float] = []
+
+    async def body(router: Router, fleet: Fleet) -> None:
+        def policy(snapshot: Snapshot) -> Decision:
+            seen.append(snapshot.costs.recompute_s)
+            return Priority()(snapshot)
+
+        router.policy = policy
+        router.dispatch(10, 1)
+        await until(lambda: bool(seen))
+        assert seen[-1] == Costs().recompute_s, "nobody has told yet"
+        fleet.started[0].prefill_ns, fleet.started[1].prefill_ns = 200_000, 400_000
+        await until(lambda: seen[-1] == pytest.approx(300e-6))
+        fleet.started[1].kill()  # nobody is asked who is dead; the others' word counts
+        fleet.started[0].prefill_ns = 100_000
+        await until(lambda: seen[-1] == pytest.approx(100e-6))
+
+    run(body, config(costs_interval_s=0.01, interval_s=0.01))
 
 
 def test_decisions_are_in_the_table_before_a_turn_is_sent(tmp_path: Path) -> None:

@@ -160,6 +160,48 @@ def test_between_the_marks_nobody_comes_and_nobody_goes():
     assert Priority()(snapshot).admitted.tolist() == [True, True, False]
 
 
+def test_contexts_are_counted_in_whole_blocks():
+    def admitted(block):
+        snapshot = make_snapshot(
+            group=[0] * 9, context=[1_010] * 9, capacity=[1_260], block=block, prompt=1_000
+        )
+        return Priority()(snapshot).admitted.sum()
+
+    # 1,197 tokens are 197 beside the prompt.
+    assert (admitted(1), admitted(32)) == (9, 6)
+
+
+def test_a_turn_under_way_keeps_its_memory_until_it_ends_admitted_or_not():
+    def decide(phase, context):
+        return Priority()(
+            make_snapshot(
+                group=[0, 1, 2],
+                context=[60_000, context, 25_000],
+                phase=[Phase.RUNNING, phase, Phase.WAITING],
+                worker=[0, 0, -1],
+                admitted=[True, True, False],
+                kv=[60_000, context, 0],
+                capacity=[100_000],
+            )
+        ).admitted.tolist()
+
+    assert decide(Phase.TOOL, 50_000) == [True, False, True]
+    assert decide(Phase.RUNNING, 50_000) == [True, False, False]
+
+    # Once there is room for it, it is admitted again where it runs.
+    snapshot = make_snapshot(
+        group=[0, 1, 2],
+        context=[40_000, 50_000, 25_000],
+        phase=[Phase.RUNNING, Phase.RUNNING, Phase.WAITING],
+        worker=[0, 0, -1],
+        admitted=[True, False, False],
+        kv=[40_000, 50_000, 0],
+        capacity=[100_000],
+    )
+    decision = Priority()(snapshot)
+    assert decision.admitted.tolist() == [True, True, False]
+
+
 def test_forced_groups_come_before_older_ones_and_are_critical():
     snapshot = make_snapshot(
         group=[0, 1], context=[60_000] * 2, version=[3, 0], now=4, capacity=[100_000]
