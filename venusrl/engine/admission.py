@@ -3,8 +3,8 @@
 - Prefill: decoding reads the weights and the whole cache, and while it does, some prefill costs
   next to nothing; more of it is paid by everybody who decodes.
 - Displacement: a critical request that has waited (`room.py` says for how long) takes the place of
-  background ones that run, if that makes it fit. Victims come after it in the queue's own order: any other victim would be admitted
-  again before it, and displaced again, for ever.
+  background ones that run, if that makes it fit. Victims come after it in the queue's own order:
+  any other victim would be admitted again before it, and displaced again, for ever.
 - Passing, with a host tier: memory is overbooked there, so that somebody always waits. Who finds no
   room lets those behind go first that do; for a bounded time, as they keep taking what it needs.
 """
