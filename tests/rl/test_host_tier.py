@@ -81,7 +81,7 @@ def machine(
 ) -> Iterator[Machine]:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     desk = Desk.open(tmp_path / "table", 16)
-    options = {"table": str(desk.table.path), "check_every": 1}
+    options = {"table": str(desk.table.path), "check_every": 1, "wait_factor": 0.0}
     given = settings(model, options, blocks=GPU_BLOCKS, host_chunks=HOST_CHUNKS)
     ours = PriorityScheduler if request.param == 1 else AsyncPriorityScheduler
     core = Core.start(ours, given, depth=request.param)

@@ -106,7 +106,12 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
         "threads": 1,
         "log_steps": True,
     }
-    options = {"table": str(desk.table.path), "check_every": 1, "prefill_tokens": 40}
+    options = {
+        "table": str(desk.table.path),
+        "check_every": 1,
+        "prefill_tokens": 40,
+        "wait_factor": 0.0,
+    }
 
     async def start() -> tuple[VllmEngine, VllmEngine]:
         return await asyncio.gather(
@@ -166,7 +171,7 @@ async def growth(engine: VllmEngine, work: object) -> dict[str, int]:
 def test_tokens_are_those_of_stock_vllm_whatever_is_displaced_and_demoted(
     engines: Engines,
 ) -> None:
-    chosen = scripts(48, 10, seed=1)
+    chosen = scripts(24, 8, seed=1)
 
     async def scenario() -> None:
         expected = await play_all(engines.stock, chosen)

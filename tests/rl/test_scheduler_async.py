@@ -55,7 +55,12 @@ def start(model: Path, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         prefill: int = 40,
         **how: Any,
     ) -> Core:
-        options = {"table": str(desk.table.path), "check_every": 1, "prefill_tokens": prefill}
+        options = {
+            "table": str(desk.table.path),
+            "check_every": 1,
+            "wait_factor": 0.0,
+            "prefill_tokens": prefill,
+        }
         ours = scheduler_class in (PriorityScheduler, AsyncPriorityScheduler)
         given = settings(model, options if ours else None, blocks=blocks, host_chunks=host_chunks)
         started.append(Core.start(scheduler_class, given, **how))

@@ -88,7 +88,12 @@ def engine(place: Path) -> Iterator[tuple[Any, Desk, list[list[int]]]]:
         stock.engine_core.shutdown()
         allow_async_scheduling(patch)
         desk = Desk.open(place / "table", COUNT)
-        options = {"table": str(desk.table.path), "check_every": 1, "prefill_tokens": 40}
+        options = {
+            "table": str(desk.table.path),
+            "check_every": 1,
+            "wait_factor": 0.0,
+            "prefill_tokens": 40,
+        }
         llm = started(place, options)
         yield llm, desk, expected
         llm.engine_core.shutdown()

@@ -76,8 +76,9 @@ class Room:
         """Whether one that waits has waited for long enough to take so many from whoever needs
         them again."""
         first, since_s = self._first
-        compute_s = blocks * self._block_tokens * self._scheduler.step_cost.token_s
-        return request.request_id == first and time.monotonic() - since_s >= compute_s
+        factor = self._scheduler.options.wait_factor
+        limit_s = factor * blocks * self._block_tokens * self._scheduler.step_cost.token_s
+        return request.request_id == first and time.monotonic() - since_s >= limit_s
 
     def _blocks_of(self, tokens: float) -> int:
         return math.ceil(tokens / self._block_tokens)

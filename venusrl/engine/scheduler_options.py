@@ -22,6 +22,9 @@ class Options:
     report: str | None = None  # path of the table that this engine tells its state in
     check_every: int = 0  # steps between two checks of the invariants; 0: never
     prefill_tokens: int = 256  # of a step in which others decode; 0: all that a step takes
+    # Who waits takes what others must compute again once it has waited for so many times as long as
+    # that takes; 0: at once.
+    wait_factor: float = 1.0
     # With a host tier: a turn that finds no room is passed by those that do, for so long, and
     # nobody is displaced; 0: nobody is passed.
     patience_s: float = 0.0
