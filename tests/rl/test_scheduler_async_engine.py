@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.support.random_model import VOCABULARY, random_model
 from tests.support.vllm_scheduler import Desk
@@ -20,8 +21,8 @@ from venusrl.schedule.snapshot import Level
 
 pytestmark = [pytest.mark.rl, pytest.mark.timeout(600)]
 
-BLOCK, CONTEXT = 32, 512
-BLOCKS = CONTEXT // BLOCK + 6  # one context of the greatest length, and little more
+BLOCK, CONTEXT = 32, 384
+BLOCKS = CONTEXT // BLOCK + 4  # one context of the greatest length, and little more
 COUNT, GROUP, TURNS = 16, 4, 8
 
 
@@ -83,6 +84,8 @@ def engine(place: Path) -> Iterator[tuple[Any, Desk, list[list[int]]]]:
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         }.items():
             patch.setenv(name, value)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # more would spin, between operations that take microseconds
         stock = started(place, None)
         expected = play(stock, None)
         stock.engine_core.shutdown()
@@ -97,6 +100,7 @@ def engine(place: Path) -> Iterator[tuple[Any, Desk, list[list[int]]]]:
         llm = started(place, options)
         yield llm, desk, expected
         llm.engine_core.shutdown()
+        torch.set_num_threads(threads)
 
 
 def play(llm: Any, desk: Desk | None) -> list[list[int]]:
