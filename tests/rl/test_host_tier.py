@@ -143,6 +143,24 @@ def test_new_weights_empty_host_memory(machine: Machine) -> None:
     assert machine.runner.loaded == 0
 
 
+def test_who_has_read_its_context_begins_beside_those_who_run(machine: Machine) -> None:
+    """It holds what it has read, and needs room for the rest only."""
+    for number in (1, 2, 3):
+        machine.desk.decide(number, rank=number, level=Level.LOW)
+    first = machine.turn(1, tokens(1, 160), 20)
+    machine.turn(2, tokens(2, CONTEXT - 20), 10)
+    core, loaded = machine.core, machine.runner.loaded
+    core.ask("long", 3, tokens(3, 100), 60)
+    core.step()
+    core.ask("again", 1, first + tokens(4, 10), 4)
+    finished: list[str] = []
+    while not finished:
+        core.step()
+        finished += core.take_finished()
+    assert finished == ["again"] and machine.runner.loaded > loaded
+    core.finish()
+
+
 def test_new_weights_wait_for_what_is_being_read(machine: Machine) -> None:
     """vLLM cannot forget blocks that a copy fills, nor those of who has read and does not run."""
     machine.desk.decide(1, rank=1, level=Level.LOW)

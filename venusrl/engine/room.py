@@ -53,9 +53,11 @@ class Room:
     def needed(self, request: Any, hits: Any = None) -> int:
         """Free blocks that admitting the whole request takes. `hits`: KVCacheBlocks that it finds,
         where they are known."""
-        if hits is None:
-            hits = self._scheduler.kv_cache_manager.get_computed_blocks(request)[0]
-        held: int = sum(block.ref_cnt > 0 for block in hits.blocks[0])
+        held = self._held(request)  # what it has read from host memory
+        if not held:
+            if hits is None:
+                hits = self._scheduler.kv_cache_manager.get_computed_blocks(request)[0]
+            held = sum(block.ref_cnt > 0 for block in hits.blocks[0])
         return self._blocks_of(request.num_tokens) - held
 
     def reserve(self) -> int:
