@@ -280,6 +280,20 @@ def test_what_host_memory_holds_draws_back_as_what_the_gpu_holds_does():
     assert decide(20_000) == [0, 0]
 
 
+def test_where_nothing_is_scarce_new_ones_go_where_fewest_run():
+    """Not where most room is: what is small there will grow."""
+    snapshot = make_snapshot(
+        group=[0, 0, 0, 1, 2, 2],
+        context=[2_000, 2_000, 2_000, 30_000, 1_000, 1_000],
+        worker=[0, 0, 0, 1, -1, -1],
+        admitted=[True] * 4 + [False] * 2,
+        turns=[5, 5, 5, 5, 0, 0],
+        kv=[2_000, 2_000, 2_000, 30_000, 0, 0],
+        capacity=[100_000, 100_000],
+    )
+    assert Priority(migrate=False)(snapshot).worker.tolist() == [0, 0, 0, 1, 1, 1]
+
+
 def test_an_idle_worker_is_given_something_once_nobody_waits():
     moved = make_snapshot(
         group=[0, 1, 2],

@@ -1,8 +1,9 @@
 """Moving what is under way between workers, where one is loaded and another has nothing to take.
 
 A move throws cached blocks away, so it needs a reason that outlives it: nobody waits for room (else
-the idle worker would take them), and the difference in load is more than twice what moves and a
-large share of the load. A trajectory moves at most once per turn, and only between turns.
+the idle worker would take them), and the other worker has little to do even with what moves. A
+smaller difference is gone before the move has paid. A trajectory moves at most once per turn, and
+only between turns.
 """
 
 from __future__ import annotations
@@ -18,20 +19,19 @@ def balance(
     worker: Ints,
     need_tokens: Floats,
     *,
-    hysteresis: float = 0.25,
+    share: float = 0.25,
     moves: int = 4,
 ) -> Ints:
-    """The workers after at most `moves` moves. `hysteresis`: share of the larger load by
-    which loads must differ beyond what moves."""
+    """The workers after at most `moves` moves. `share`: of the load that is left where one leaves,
+    what there may be at most, with it, where it goes."""
     rows, workers = snapshot.trajectories, snapshot.workers
     worker = worker.copy()
     load = np.bincount(worker[admitted], need_tokens[admitted], len(workers))
     between = admitted & (rows.phase != Phase.RUNNING) & (rows.moved_turn != rows.turns)
     for _ in range(moves):
         source, target = int(np.argmax(load)), int(np.argmin(load))
-        margin = hysteresis * load[source]
-        gap = load[source] - load[target]
-        movable = np.flatnonzero(between & (worker == source) & (2 * need_tokens + margin <= gap))
+        less = load[target] + need_tokens <= share * (load[source] - need_tokens)
+        movable = np.flatnonzero(between & (worker == source) & less)
         if not len(movable):
             break
         # The most recent context costs least to compute again.

@@ -50,6 +50,11 @@ class Room:
     empty: Bools
     holds_prompt: Bools  # [worker, group]
 
+    def appeal(self, scarce: bool) -> Floats:
+        """Of each worker to one that is to start. While memory is scarce it is room; else it is how
+        few run there: new contexts are small, and all of them will grow."""
+        return self.free if scarce else np.asarray(self.slots + self.free / self.capacity)
+
 
 def pays_for_prompt(group: Ints, worker: Ints, groups: int, workers: int) -> Bools:
     """Marks one row per group and worker, the first: the prompt is stored once."""
@@ -138,7 +143,8 @@ def fill(
     rows, groups = snapshot.trajectories, snapshot.groups
     # Sharing prompts saves memory and unbalances workers: it pays only while memory is scarce, when
     # others take the room that siblings leave elsewhere.
-    together = settings.siblings_together and need_tokens[outside].sum() > room.free.sum()
+    scarce = need_tokens[outside].sum() > room.free.sum()
+    together = settings.siblings_together and scarce
     if not room.empty.any():
         outside = outside[need_tokens[outside] <= room.free.max()]
     outside = outside[:WINDOW]
@@ -181,7 +187,7 @@ def fill(
             bool(pinned[index]),
             bool(cached[index]),
             fits,
-            room.free,
+            room.appeal(scarce),
             holds & (together and not spread),
         )
         if target == NOWHERE:
@@ -196,11 +202,11 @@ def fill(
 
 
 def choose(
-    current: int, pinned: bool, cached: bool, fits: Bools, free: Floats, beside: Bools
+    current: int, pinned: bool, cached: bool, fits: Bools, appeal: Floats, beside: Bools
 ) -> int:
     """The worker for one that is to start: where its blocks are, else, of those `beside` its
-    siblings, or of all if there are none, where most room is; NOWHERE if none fits."""
+    siblings, or of all if there are none, the most appealing; NOWHERE if none fits."""
     if current != NOWHERE and (pinned or (cached and fits[current])):
         return int(current) if fits[current] else NOWHERE
     where = fits & beside if beside.any() else fits
-    return int(np.argmax(np.where(where, free, -np.inf))) if where.any() else NOWHERE
+    return int(np.argmax(np.where(where, appeal, -np.inf))) if where.any() else NOWHERE
