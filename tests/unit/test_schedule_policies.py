@@ -108,7 +108,7 @@ def test_memory_decides_how_many_run():
     assert decision.admitted.tolist() == [True, True, False, False]
 
 
-def test_contexts_are_counted_with_half_of_what_a_turn_adds_here():
+def test_new_ones_are_counted_with_what_a_turn_adds_here():
     def admitted(turns, **settings):
         snapshot = make_snapshot(
             group=list(range(8)), context=[400] * 8, prompt=100, turns=[turns] * 8, capacity=[3_000]
@@ -117,9 +117,54 @@ def test_contexts_are_counted_with_half_of_what_a_turn_adds_here():
 
     assert mean_growth(np.array([600, 50, 200]), np.array([3, 0, 1])) == 200
     assert mean_growth(np.array([0, 0]), np.array([0, 0])) == 0
-    # 400 each of 2,850; with half of 300 or of 30 on top; or with what is set.
-    assert (admitted(0), admitted(1), admitted(10)) == (7, 5, 6)
-    assert admitted(10, growth_tokens=500.0) == 3
+    # 400 each of 2,850; with 300 or 30 on top; or twice what is set.
+    assert (admitted(0), admitted(1), admitted(10)) == (7, 4, 6)
+    assert admitted(10, growth_tokens=250.0) == 3
+
+
+@pytest.mark.parametrize(
+    ("phase", "context", "comes"),
+    [
+        # 40,500, and 500 for whoever is at a turn, of 95,000; the other with a turn of 1,000.
+        (Phase.RUNNING, 53_000, True),
+        (Phase.RUNNING, 53_200, False),
+        (Phase.WAITING, 53_200, False),
+        (Phase.TOOL, 53_200, True),
+        (Phase.TOOL, 53_700, False),
+    ],
+)
+def test_who_comes_in_leaves_half_a_turn_more_to_each_that_is_at_one(phase, context, comes):
+    snapshot = make_snapshot(
+        group=[0, 1],
+        context=[40_000, context],
+        prompt=0,
+        phase=[phase, Phase.WAITING],
+        worker=[0, -1],
+        admitted=[True, False],
+        turns=[40, 0],
+        kv=[40_000, 0],
+        capacity=[100_000],
+    )
+    assert Priority(growth_tokens=500.0)(snapshot).admitted.tolist() == [True, comes]
+
+
+def test_who_is_inside_needs_no_more_than_half_a_turn_to_stay():
+    def stays(context):
+        snapshot = make_snapshot(
+            group=[0, 1],
+            context=[40_000, context],
+            prompt=0,
+            phase=[Phase.RUNNING] * 2,
+            worker=[0, 0],
+            admitted=[True, True],
+            turns=[40, 40],
+            kv=[40_000, context],
+            capacity=[100_000],
+        )
+        return bool(Priority(growth_tokens=500.0)(snapshot).admitted[1])
+
+    assert stays(59_000)
+    assert not stays(59_500)
 
 
 def test_a_prompt_is_counted_once_per_worker():
@@ -330,29 +375,32 @@ def test_a_host_tier_lets_tools_leave_their_memory_to_others():
     assert admitted(10_000) == 2
 
 
-def held_by_tools(tool_s, waiting=True, release=True):
+def held_by_tools(tool_s, waiting=True, release=True, capacity=100_000):
     """Whether one whose tool works for so long keeps its place, where another waits or none."""
     decision = Priority(release=release)(
         make_snapshot(
             group=[0, 1],
-            context=[60_000, 60_000 if waiting else 2_000],
+            context=[0.6 * capacity, 0.6 * capacity if waiting else 2_000],
             phase=[Phase.TOOL, Phase.WAITING],
             worker=[0, -1],
             admitted=[True, False],
-            kv=[60_000, 0],
+            kv=[0.6 * capacity, 0],
             tool_s=[tool_s, 0.0],
-            capacity=[200_000 if not waiting else 100_000],
+            capacity=[2 * capacity if not waiting else capacity],
         )
     )
     assert decision.admitted[1] == (not waiting or not decision.admitted[0])
     return bool(decision.admitted[0]), Level(decision.level[0])
 
 
-def test_who_waits_gets_the_place_of_a_tool_that_works_for_longer_than_memory_takes_to_compute():
-    # 100,000 tokens take 7.4 s, and no place is given away before 10.
-    assert held_by_tools(9.0) == (True, Level.HIGH)
-    assert held_by_tools(11.0) == (False, Level.LOW)
-    assert held_by_tools(11.0, release=False) == (True, Level.HIGH)
+def test_who_waits_gets_the_place_of_a_tool_that_works_for_thrice_what_memory_takes_to_compute():
+    # 100,000 tokens take 7.4 s.
+    assert held_by_tools(22.0) == (True, Level.HIGH)
+    assert held_by_tools(22.5) == (False, Level.LOW)
+    assert held_by_tools(22.5, release=False) == (True, Level.HIGH)
+    # No place is given away before 10 s.
+    assert held_by_tools(9.0, capacity=30_000) == (True, Level.HIGH)
+    assert held_by_tools(11.0, capacity=30_000) == (False, Level.LOW)
     # Nobody needs it.
     assert held_by_tools(1000.0, waiting=False) == (True, Level.HIGH)
 

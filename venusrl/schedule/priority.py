@@ -13,12 +13,12 @@ of contexts whose tools work, as far as host memory holds them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from venusrl.schedule.migration import balance
-from venusrl.schedule.packing import Packing, pack
+from venusrl.schedule.packing import Packed, Packing, pack
 from venusrl.schedule.snapshot import (
     Bools,
     Decision,
@@ -34,6 +34,9 @@ from venusrl.schedule.staleness import latest_steps
 CHEAP_RELOAD = 0.2
 # Decisions are made every few seconds: what is gained below is lost until the next one.
 LEAST_RELEASE_S = 10.0
+# Times what coming back costs: so who gives up too soon wastes a third more at most than who keeps
+# its place, and of tools that work for minutes most is still saved.
+RELEASE_TIMES = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ class Priority:
         away = np.zeros(len(rows), bool)
         if self.release and need[live].sum() > capacity.sum():
             away = long_away(snapshot)
-        packed = pack(snapshot, rank, need, capacity, self.packing, away)
+        packed = self.pack(snapshot, rank, need, growth, capacity, away)
         worker = packed.worker
         if self.migrate and not packed.waiting:
             worker = balance(snapshot, packed.admitted, worker, need)
@@ -69,6 +72,27 @@ class Priority:
         level[~live] = int(Level.UNUSED)
         critical = live & (urgency < snapshot.batch_groups)[rows.group]
         return Decision(critical, rank, packed.admitted, level, worker)
+
+    def pack(
+        self,
+        snapshot: Snapshot,
+        rank: Ints,
+        need: Floats,
+        growth: float,
+        capacity: Floats,
+        away: Bools,
+    ) -> Packed:
+        """Who comes in leaves `growth` once more to itself and to each inside that is at a turn.
+
+        Otherwise turns under way fill the rest, somebody gives way before it has done one turn, and
+        its context is computed twice. Tools that work do not grow.
+        """
+        rows = snapshot.trajectories
+        growing = rows.admitted & ((rows.phase == Phase.WAITING) | (rows.phase == Phase.RUNNING))
+        share = growth * growing.sum() / capacity.sum()
+        packing = replace(self.packing, admit_mark=self.packing.admit_mark - share)
+        asked = np.where(rows.admitted, need, need + growth)
+        return pack(snapshot, rank, asked, capacity, packing, away)
 
     def urgency(self, snapshot: Snapshot, live: Bools) -> Ints:
         """Per group: its place in the order in which groups should become complete."""
@@ -117,12 +141,13 @@ def long_away(snapshot: Snapshot) -> Bools:
 
     A context that waits costs its share of memory for as long as it waits; one that comes back
     costs its share of the time in which all of memory is computed. So the two are equal after that
-    time, whatever the context. When a tool ends nobody knows: who gives up at that moment loses at
-    most twice what one who knew would lose (ski rental).
+    time, whatever the context. When a tool ends nobody knows, and most that have worked for so
+    long soon do: places are kept for some times as long.
     """
     rows, workers = snapshot.trajectories, snapshot.workers
     all_s = snapshot.costs.recompute_s * float(workers.kv_capacity.mean())
-    return np.asarray((rows.phase == Phase.TOOL) & (rows.tool_s > max(LEAST_RELEASE_S, all_s)))
+    limit_s = max(LEAST_RELEASE_S, RELEASE_TIMES * all_s)
+    return np.asarray((rows.phase == Phase.TOOL) & (rows.tool_s > limit_s))
 
 
 def ranks(snapshot: Snapshot, urgency: Ints, live: Bools) -> Ints:
