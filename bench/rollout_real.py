@@ -4,8 +4,7 @@ A model with random weights, large enough that prefill hurts; lengths and tool t
 a seed and forced, so the weights do not matter, and every policy sees the same groups. Memory is
 set for two pressures (mean live context over what the engines can hold), nominally 5 and 1.
 Baselines run at the settings of a sweep (`--tune`: in the simulated twin, with constants of these
-engines), which is committed beside this file; ours runs at its defaults, with the growth that this
-workload has per turn.
+engines), which is committed beside this file; ours runs at its defaults.
 """
 
 from __future__ import annotations
@@ -47,8 +46,7 @@ SETTINGS = Path(__file__).parent / "rollout_real_settings.json"
 
 def entrants(settings: Mapping[str, float]) -> dict[str, Entrant]:
     return {
-        # Half of what a turn adds, as the default is of the heavy workload's.
-        "venus": Entrant(Priority(growth_tokens=23.0), ours=True),
+        "venus": Entrant(Priority(), ours=True),
         "sync_fcfs": Entrant(Fcfs(), async_factor=1.0),
         "capped_fcfs": Entrant(Fcfs(round(settings["capped_fcfs"]))),
         "oldest_first": Entrant(OldestFirst(round(settings["oldest_first"])), by_rank=True),

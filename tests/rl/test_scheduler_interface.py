@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import inspect
+from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,10 +19,12 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.request_queue import PriorityRequestQueue
 from vllm.v1.core.sched.scheduler import Scheduler
 
+from venusrl.engine import EngineConfig
 from venusrl.engine.invariants import InvariantError, check
 from venusrl.engine.residency import Residency
 from venusrl.engine.scheduler import AsyncPriorityScheduler, PriorityMixin, PriorityScheduler
 from venusrl.engine.scheduler_options import Options
+from venusrl.engine.server import engine_args
 from venusrl.schedule.snapshot import Level
 
 pytestmark = pytest.mark.rl
@@ -74,6 +77,19 @@ def test_both_variants_share_the_mixin_and_override_nothing_else() -> None:
     for ours, base in ((PriorityScheduler, Scheduler), (AsyncPriorityScheduler, AsyncScheduler)):
         assert ours.__mro__[1:3] == (PriorityMixin, base)
         assert not [name for name in vars(ours) if inspect.isfunction(vars(ours)[name])]
+
+
+@pytest.mark.parametrize(
+    ("cpu", "variant"), [(True, "PriorityScheduler"), (False, "AsyncPriorityScheduler")]
+)
+def test_an_engine_takes_the_variant_that_its_platform_needs(
+    monkeypatch: pytest.MonkeyPatch, cpu: bool, variant: str
+) -> None:
+    from vllm.platforms import current_platform
+
+    monkeypatch.setattr(type(current_platform), "is_cpu", lambda self: cpu)
+    settings = asdict(EngineConfig(scheduler={"table": "/t"})) | {"model": "m", "kv_cache_bytes": 1}
+    assert engine_args(settings).scheduler_cls == f"venusrl.engine.scheduler.{variant}"
 
 
 @pytest.mark.parametrize(

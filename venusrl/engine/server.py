@@ -36,10 +36,13 @@ def make_llm(settings: Mapping[str, Any]) -> Any:
 def engine_args(settings: Mapping[str, Any]) -> Any:
     """What vLLM is started with."""
     from vllm.engine.arg_utils import EngineArgs
+    from vllm.platforms import current_platform
 
     scheduler = settings["scheduler"]
+    # vLLM schedules ahead everywhere but on CPUs.
+    variant = "PriorityScheduler" if current_platform.is_cpu() else "AsyncPriorityScheduler"
     ours: dict[str, Any] = {
-        "scheduler_cls": "venusrl.engine.scheduler.PriorityScheduler",
+        "scheduler_cls": f"venusrl.engine.scheduler.{variant}",
         "additional_config": {"venus": scheduler},
     }
     return EngineArgs(
