@@ -108,7 +108,7 @@ def test_memory_decides_how_many_run():
     assert decision.admitted.tolist() == [True, True, False, False]
 
 
-def test_new_ones_are_counted_with_what_a_turn_adds_here():
+def test_contexts_are_counted_with_half_of_what_a_turn_adds_here():
     def admitted(turns, **settings):
         snapshot = make_snapshot(
             group=list(range(8)), context=[400] * 8, prompt=100, turns=[turns] * 8, capacity=[3_000]
@@ -117,35 +117,9 @@ def test_new_ones_are_counted_with_what_a_turn_adds_here():
 
     assert mean_growth(np.array([600, 50, 200]), np.array([3, 0, 1])) == 200
     assert mean_growth(np.array([0, 0]), np.array([0, 0])) == 0
-    # 400 each of 2,850; with 300 or 30 on top; or twice what is set.
-    assert (admitted(0), admitted(1), admitted(10)) == (7, 4, 6)
-    assert admitted(10, growth_tokens=250.0) == 3
-
-
-@pytest.mark.parametrize(
-    ("phase", "context", "comes"),
-    [
-        # 40,500, and 500 for whoever is at a turn, of 95,000; the other with a turn of 1,000.
-        (Phase.RUNNING, 53_000, True),
-        (Phase.RUNNING, 53_200, False),
-        (Phase.WAITING, 53_200, False),
-        (Phase.TOOL, 53_200, True),
-        (Phase.TOOL, 53_700, False),
-    ],
-)
-def test_who_comes_in_leaves_half_a_turn_more_to_each_that_is_at_one(phase, context, comes):
-    snapshot = make_snapshot(
-        group=[0, 1],
-        context=[40_000, context],
-        prompt=0,
-        phase=[phase, Phase.WAITING],
-        worker=[0, -1],
-        admitted=[True, False],
-        turns=[40, 0],
-        kv=[40_000, 0],
-        capacity=[100_000],
-    )
-    assert Priority(growth_tokens=500.0)(snapshot).admitted.tolist() == [True, comes]
+    # 400 each of 2,850; with half of 300 or of 30 on top; or with what is set.
+    assert (admitted(0), admitted(1), admitted(10)) == (7, 5, 6)
+    assert admitted(10, growth_tokens=500.0) == 3
 
 
 def test_who_is_inside_needs_no_more_than_half_a_turn_to_stay():

@@ -13,12 +13,12 @@ of contexts whose tools work, as far as host memory holds them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from venusrl.schedule.migration import balance
-from venusrl.schedule.packing import Packed, Packing, pack
+from venusrl.schedule.packing import Packing, pack
 from venusrl.schedule.snapshot import (
     Bools,
     Decision,
@@ -64,7 +64,7 @@ class Priority:
         away = np.zeros(len(rows), bool)
         if self.release and need[live].sum() > capacity.sum():
             away = long_away(snapshot)
-        packed = self.pack(snapshot, rank, need, growth, capacity, away)
+        packed = pack(snapshot, rank, need, capacity, self.packing, away)
         worker = packed.worker
         if self.migrate and not packed.waiting:
             worker = balance(snapshot, packed.admitted, worker, need)
@@ -72,27 +72,6 @@ class Priority:
         level[~live] = int(Level.UNUSED)
         critical = live & (urgency < snapshot.batch_groups)[rows.group]
         return Decision(critical, rank, packed.admitted, level, worker)
-
-    def pack(
-        self,
-        snapshot: Snapshot,
-        rank: Ints,
-        need: Floats,
-        growth: float,
-        capacity: Floats,
-        away: Bools,
-    ) -> Packed:
-        """Who comes in leaves `growth` once more to itself and to each inside that is at a turn.
-
-        Otherwise turns under way fill the rest, somebody gives way before it has done one turn, and
-        its context is computed twice. Tools that work do not grow.
-        """
-        rows = snapshot.trajectories
-        growing = rows.admitted & ((rows.phase == Phase.WAITING) | (rows.phase == Phase.RUNNING))
-        share = growth * growing.sum() / capacity.sum()
-        packing = replace(self.packing, admit_mark=self.packing.admit_mark - share)
-        asked = np.where(rows.admitted, need, need + growth)
-        return pack(snapshot, rank, asked, capacity, packing, away)
 
     def urgency(self, snapshot: Snapshot, live: Bools) -> Ints:
         """Per group: its place in the order in which groups should become complete."""
