@@ -14,7 +14,6 @@ from bench.rollout_fleet import (
     BLOCK,
     ENGINES,
     GROUP,
-    MODEL_TOKENS,
     SLOTS,
     STEP_TOKENS,
     WORKLOAD,
@@ -32,12 +31,10 @@ FITTED = ("venus", "capped_fcfs")
 
 
 def model_of(fitted: Fit, blocks: int, stretched: float = 1.0) -> EngineModel:
-    """An engine with so many blocks, of which half a one is lost for each mean context that is held
-    beside another. `stretched`: seconds on the wall for one of the processor."""
-    capacity = (blocks - 1) * BLOCK
-    held = max(1, round(capacity / (MODEL_TOKENS / 2)))
+    """An engine with so many blocks, of which one is vLLM's own. `stretched`: seconds on the wall
+    for one of the processor."""
     return fitted.model(
-        kv_capacity=capacity - (held - 1) * BLOCK // 2,
+        kv_capacity=(blocks - 1) * BLOCK,
         step_tokens=STEP_TOKENS,
         max_running=SLOTS,
         block_tokens=BLOCK,
@@ -47,13 +44,13 @@ def model_of(fitted: Fit, blocks: int, stretched: float = 1.0) -> EngineModel:
 
 def simulate(model: EngineModel, entrant: Entrant, seed: int, steps: int) -> list[Step]:
     """What `rollout_fleet.Run` does, with the same groups. Our class evicts by level and rank, and
-    leaves nothing free for growth; both evict block by block."""
+    leaves nothing free for growth; both evict a block when somebody needs it."""
     rules = Rules(
         by_rank=entrant.ours or entrant.by_rank,
         by_level=entrant.ours,
         displace=entrant.ours,
         reserve_tokens=1,
-        evict_tokens=BLOCK,
+        evict_tokens=1,
     )
     scenario = Scenario(model, WORKLOAD, BATCH, entrant.async_factor, GROUP, ENGINES)
     contender = Contender("", entrant.policy, rules, interval_s=max(entrant.pause_s, 0.05))

@@ -4,17 +4,41 @@
 
 namespace venus::simulate {
 
-// Fewer tokens than the prompt are none: the prompt is the group's, not the row's.
+// What those who decode take when each grows by so many tokens.
+int64_t Engines::growth(const Engine& engine, int64_t tokens) const {
+  int64_t decoding = 0, total = 0;
+  for (int64_t row : engine.members) decoding += rows_.phase[row] == kDecode;
+  // Nothing is rounded: without this, simulating H100s would take a fifth longer.
+  if (model_.block_tokens == 1) return decoding * tokens;
+  for (int64_t row : engine.members)
+    if (rows_.phase[row] == kDecode) total += growth(rows_.kv[row], tokens);
+  return total;
+}
+
+// Steps until those that decode, of whom there are some, need a block that is not free.
+int64_t Engines::steps_to_full(const Engine& engine) const {
+  std::vector<int64_t> spare;  // of the blocks that each holds
+  for (int64_t row : engine.members)
+    if (rows_.phase[row] == kDecode) spare.push_back(held(rows_.kv[row]) - rows_.kv[row]);
+  // In as many steps as a block has tokens each takes one; then those with the least left go first.
+  auto decoding = static_cast<int64_t>(spare.size());
+  int64_t blocks = (model_.kv_capacity - engine.kv_used) / model_.block_tokens;
+  auto last = spare.begin() + blocks % decoding;
+  std::nth_element(spare.begin(), last, spare.end());
+  return blocks / decoding * model_.block_tokens + *last;
+}
+
+// Fewer tokens than the shared prompt are none: it is the group's, not the row's.
 void Engines::set_kv(Engine& engine, int64_t row, int64_t tokens) {
-  int64_t prompt = rows_.prompt[row], before = rows_.kv[row];
+  int64_t prompt = shared(row), before = rows_.kv[row];
   int64_t& users = engine.prompt_users[rows_.group[row]];
   if (tokens < prompt) tokens = 0;
   if (before > 0) {
-    engine.kv_used -= before - prompt;
+    engine.kv_used -= held(before) - prompt;
     if (--users == 0) engine.kv_used -= prompt;
   }
   if (tokens > 0) {
-    engine.kv_used += tokens - prompt;
+    engine.kv_used += held(tokens) - prompt;
     if (++users == 1) engine.kv_used += prompt;
   }
   rows_.kv[row] = tokens;
@@ -27,9 +51,9 @@ void Engines::set_host(Engine& engine, int64_t row, int64_t tokens) {
 
 // Tokens that the row's whole context would add to what the GPU holds.
 int64_t Engines::room_needed(const Engine& engine, int64_t row) const {
-  int64_t prompt = rows_.prompt[row], needed = rows_.context[row] - prompt;
-  if (rows_.kv[row] > 0) return needed - (rows_.kv[row] - prompt);
-  return engine.prompt_users[rows_.group[row]] == 0 ? needed + prompt : needed;
+  int64_t needed = held(rows_.context[row]);
+  if (rows_.kv[row] > 0) return needed - rows_.kv[row];
+  return engine.prompt_users[rows_.group[row]] == 0 ? needed : needed - shared(row);
 }
 
 bool Engines::may_evict(int64_t row, int64_t claimant, int64_t level, int64_t rank) const {
@@ -67,7 +91,7 @@ int64_t Engines::idle_room(const Engine& engine, int64_t claimant) const {
   int64_t room = 0;
   for (int64_t row : engine.members)
     if (may_evict(row, claimant, rows_.level[claimant], rows_.rank[claimant]))
-      room += rows_.kv[row] - rows_.prompt[row];
+      room += rows_.kv[row] - shared(row);
   return room;
 }
 
@@ -108,7 +132,7 @@ void Engines::write_back(Engine& engine, int64_t row) {
 void Engines::shrink(Engine& engine, int64_t row, int64_t excess) {
   if (model_.host_capacity > 0 && rows_.level[row] > kUnused && rows_.phase[row] != kDone)
     write_back(engine, row);
-  set_kv(engine, row, std::max<int64_t>(0, rows_.kv[row] - excess));
+  set_kv(engine, row, whole_blocks(std::max<int64_t>(0, rows_.kv[row] - excess)));
 }
 
 void Engines::join(int64_t engine, int64_t row) {

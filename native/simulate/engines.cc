@@ -134,10 +134,10 @@ int64_t Engines::last_running(const Engine& engine, int64_t claimant) const {
   return worst;
 }
 
-// Back to the queue; what it computed stays cached until somebody needs the room.
+// Back to the queue; the blocks that it filled stay cached until somebody needs the room.
 void Engines::preempt(Engine& engine, int64_t row) {
-  if (rows_.phase[row] == kPrefill)
-    set_kv(engine, row, rows_.context[row] - rows_.to_prefill[row]);
+  int64_t left = rows_.phase[row] == kPrefill ? rows_.to_prefill[row] : 0;
+  set_kv(engine, row, whole_blocks(rows_.context[row] - left));
   rows_.phase[row] = kWaiting;
   rows_.since[row] = now_;
   engine.counts.preempted++;
@@ -145,15 +145,11 @@ void Engines::preempt(Engine& engine, int64_t row) {
 
 // Makes room for the row's whole context, and for those that decode to grow.
 bool Engines::fit(Engine& engine, int64_t row) {
-  int64_t decoding = 0;
-  bool anybody = false;
-  for (int64_t member : engine.members) {
-    decoding += rows_.phase[member] == kDecode;
-    anybody = anybody || running(member);
-  }
+  bool anybody = std::any_of(engine.members.begin(), engine.members.end(),
+                             [this](int64_t member) { return running(member); });
   // One that is alone needs no more than its context, or it might never run.
   int64_t each = rules_.by_level && anybody ? rules_.reserve_tokens : 1;
-  int64_t reserve = each * (decoding + 1);
+  int64_t reserve = growth(engine, each) + growth(rows_.context[row], each);
   auto missing = [&] {
     return room_needed(engine, row) + reserve + engine.kv_used - model_.kv_capacity;
   };
@@ -168,14 +164,13 @@ bool Engines::fit(Engine& engine, int64_t row) {
 
 void Engines::admit(Engine& engine, int64_t row, bool wait_for_copies) {
   int64_t context = rows_.context[row], hit = rows_.kv[row];
-  if (hit == 0 && engine.prompt_users[rows_.group[row]] > 0) hit = rows_.prompt[row];
-  hit -= hit % model_.block_tokens;
+  if (hit == 0 && engine.prompt_users[rows_.group[row]] > 0) hit = shared(row);
   int64_t loaded = std::max(hit, std::min(rows_.host[row], context));
   engine.counts.asked += context;
   engine.counts.hit += hit;
   set_kv(engine, row, context);
-  // The last token is always computed: its logits start the generation.
-  rows_.to_prefill[row] = std::max<int64_t>(1, context - loaded);
+  // The last token's block is always computed: the token's logits start the generation.
+  rows_.to_prefill[row] = loaded < context ? context - loaded : model_.block_tokens;
   rows_.used[row] = rows_.since[row] = now_;
   // Blocks that are still being copied out cannot be filled yet.
   double ready = wait_for_copies ? std::max(now_, engine.writeback_free) : now_;
@@ -219,14 +214,12 @@ void Engines::admit_waiting(Engine& engine) {
   }
 }
 
-// One free token per decoding request, at least; false if somebody had to be preempted for it.
+// Room for all that decode to grow by a token; false if somebody had to be preempted for it.
 bool Engines::make_growth_room(Engine& engine) {
   bool nobody = true;
   while (true) {
-    int64_t decoding = 0;
-    for (int64_t row : engine.members) decoding += rows_.phase[row] == kDecode;
     int64_t free = model_.kv_capacity - engine.kv_used;
-    if (free >= decoding) return nobody;
+    if (free >= growth(engine, 1)) return nobody;
     int64_t cached = idle_victim(engine, kNobody, kHigh, -1);
     int64_t last = last_running(engine, kNobody);
     // Among blocks that are to be kept, the last in rank gives way, running or not.
@@ -237,7 +230,7 @@ bool Engines::make_growth_room(Engine& engine) {
       preempt(engine, last);
       nobody = false;
     } else {
-      shrink(engine, cached, decoding * rules_.evict_tokens - free);
+      shrink(engine, cached, growth(engine, rules_.evict_tokens) - free);
     }
   }
 }
@@ -266,7 +259,9 @@ void Engines::begin_segment(Engine& engine) {
   engine.segment_steps = engine.chunk = 0;
   engine.segment_end = kNever;
   if (decoding == 0 && pending == 0) return;
-  if (decoding > 0) steps = std::min(steps, (model_.kv_capacity - engine.kv_used) / decoding);
+  // None takes more than a context of so many tokens would.
+  if (decoding > 0 && decoding * held(steps) > model_.kv_capacity - engine.kv_used)
+    steps = std::min(steps, steps_to_full(engine));
   if (pending > 0) {
     engine.chunk = std::min(pending, prefill_budget(decoding));
     int64_t first = head(engine, kPrefill), left = rows_.to_prefill[first];
@@ -306,8 +301,8 @@ void Engines::end_segment(Engine& engine) {
     if (rows_.phase[row] != kDecode) continue;
     rows_.to_generate[row] -= steps;
     rows_.context[row] += steps;
+    engine.kv_used += growth(rows_.kv[row], steps);
     rows_.kv[row] += steps;
-    engine.kv_used += steps;
     engine.counts.decoded += steps;
     rows_.used[row] = now_;
     if (rows_.to_generate[row] == 0) end_turn(row);
@@ -325,6 +320,8 @@ void Engines::end_segment(Engine& engine) {
 
 void Engines::end_turn(int64_t row) {
   int64_t turn = rows_.turn[row]++;
+  Engine& engine = engines_[rows_.worker[row]];
+  set_kv(engine, row, whole_blocks(rows_.kv[row]));
   rows_.since[row] = now_;
   if (rows_.turn[row] < rows_.turns[row]) {
     rows_.phase[row] = kTool;
@@ -333,7 +330,7 @@ void Engines::end_turn(int64_t row) {
   }
   rows_.phase[row] = kDone;
   rows_.level[row] = kUnused;
-  set_host(engines_[rows_.worker[row]], row, 0);
+  set_host(engine, row, 0);
   completed_++;
 }
 

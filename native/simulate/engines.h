@@ -8,9 +8,11 @@
 // queue order; a request is admitted when its whole context fits; when decoding finds no free block,
 // cached blocks go, then the last request in the queue's own order is preempted.
 //
-// A trajectory's blocks are a prefix of its context, and its group's prompt is stored once per
-// engine.  Blocks of trajectories that are not generating stay cached until somebody needs the room;
-// the tail of a prefix goes first.
+// A trajectory's blocks are a prefix of its context, and the whole blocks of its group's prompt are
+// stored once per engine.  What is held is whole blocks: one that decodes takes the next when it
+// crosses a boundary, and the block that it was filling is free again once it stops.  Blocks of
+// trajectories that are not generating stay cached until somebody needs the room; the tail of a prefix
+// goes first.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +37,7 @@ struct Model {
   int64_t host_capacity = 0;
   int64_t step_tokens = 0;
   int64_t max_running = 0;
-  int64_t block_tokens = 1;  // what is found in the cache is a whole number of blocks
+  int64_t block_tokens = 1;  // memory is taken, cached and found in whole blocks
 };
 
 struct Rules {
@@ -46,10 +48,10 @@ struct Rules {
   bool displace = false;
   double patience_s = 0;       // with a host tier: so long those who fit pass one who does not
   int64_t prefill_tokens = 0;  // of a step in which others decode; 0: all that step_tokens leaves
-  // Tokens that an engine which knows levels leaves free for each turn under way, when it admits:
+  // Tokens by which each turn under way can still grow when an engine which knows levels admits:
   // otherwise full memory would preempt what was admitted last, again and again.
   int64_t reserve_tokens = 128;
-  int64_t evict_tokens = 64;  // taken from the cache at once, for each turn that decodes
+  int64_t evict_tokens = 64;  // by which each turn that decodes can grow once the cache gave way
 };
 
 enum Phase : int64_t { kEmpty, kWaiting, kLoading, kPrefill, kDecode, kTool, kDone };
@@ -62,7 +64,7 @@ inline constexpr double kNever = std::numeric_limits<double>::infinity();
 struct Rows {
   explicit Rows(size_t count);
   std::vector<int64_t> phase, group, prompt, turns, turn, context, to_generate, to_prefill;
-  std::vector<int64_t> kv, host;  // tokens held, a prefix of the context
+  std::vector<int64_t> kv, host;  // tokens held, a prefix of the context; of the idle, whole blocks
   std::vector<int64_t> arrival;   // order in which the waiting turns asked
   std::vector<double> since;      // when the phase began
   std::vector<double> used;       // when its blocks were last used
@@ -129,6 +131,17 @@ class Engines {
   };
 
   // cache.cc: what the memories hold, and who gives way.
+  // Of so many tokens: what is in blocks that are filled, and what all their blocks take.
+  int64_t whole_blocks(int64_t tokens) const { return tokens - tokens % model_.block_tokens; }
+  int64_t held(int64_t tokens) const { return whole_blocks(tokens + model_.block_tokens - 1); }
+  // The prompt's last block is each row's own, unless it is filled.
+  int64_t shared(int64_t row) const { return whole_blocks(rows_.prompt[row]); }
+  // What a context takes when it grows by so many tokens: nothing until it crosses a boundary.
+  int64_t growth(int64_t context, int64_t tokens) const {
+    return held(context + tokens) - held(context);
+  }
+  int64_t growth(const Engine& engine, int64_t tokens) const;
+  int64_t steps_to_full(const Engine& engine) const;
   void set_kv(Engine& engine, int64_t row, int64_t tokens);
   void set_host(Engine& engine, int64_t row, int64_t tokens);
   int64_t room_needed(const Engine& engine, int64_t row) const;

@@ -249,6 +249,62 @@ class TestCache:
         assert (engines.phase == RowPhase.EMPTY).all()
 
 
+class TestBlocks:
+    """Memory is held in whole blocks of 32 tokens."""
+
+    @pytest.mark.parametrize(
+        ("prompt", "generated", "blocks"),
+        [(128, 1, 1), (128, 32, 1), (128, 33, 2), (100, 28, 1), (100, 29, 2)],
+    )
+    def test_siblings_cross_a_boundary_together(self, prompt, generated, blocks):
+        """`blocks`: those of each. A prompt's last block is shared only if it is filled."""
+        enough = prompt // 32 * 32 + 8 * blocks * 32
+        for capacity in (enough, enough - 32):
+            engines = engines_of(PLAIN._replace(kv_capacity=capacity, block_tokens=32))
+            for row in range(8):
+                start(engines, row, prompt, [(generated, 1, 1.0)], group=0)
+            place(engines, range(8))
+            run_out(engines, 8)
+            in_lockstep = engines.counts()["steps"] == 1 + generated
+            assert in_lockstep == (capacity == enough)
+
+    def test_the_first_who_finds_no_block_ends_a_segment(self):
+        """Two with 28 and 8 tokens left in their blocks, and one block beside these."""
+        engines = engines_of(PLAIN._replace(kv_capacity=256 + 32, block_tokens=32))
+        start(engines, 0, 100, [(40, 1, 1.0)])
+        start(engines, 1, 120, [(40, 1, 1.0)])
+        place(engines, [0, 1])
+        engines.advance(math.inf)
+        assert engines.counts()["preempted"] == 1
+        assert engines.context[:2].tolist() == [140, 148]
+        # What was not filled is free again.
+        assert engines.kv[:2].tolist() == [128, 128]
+        assert engines.memory() == [(256, 0)]
+
+    @pytest.mark.parametrize(("generated", "left"), [(28, 992), (29, 960)])
+    def test_the_cache_gives_up_whole_blocks(self, generated, left):
+        """One idle context of 1,000 tokens, beside one that fills its 128 tokens and grows on."""
+        model = PLAIN._replace(kv_capacity=992 + 128, block_tokens=32)
+        engines = engines_of(model, Rules(evict_tokens=1))
+        start(engines, 0, 960, [(40, 24, 100.0), (1, 1, 1.0)])
+        start(engines, 1, 100, [(generated, 1, 1.0)])
+        place(engines, [0])
+        engines.advance(5.0)
+        place(engines, [0, 1])
+        engines.advance(50.0)
+        assert engines.kv[0] == left
+        engines.advance(math.inf)
+        assert engines.counts()["hit"] == left
+
+    def test_a_context_that_is_cached_whole_computes_its_last_block(self):
+        engines = engines_of(PLAIN._replace(block_tokens=32))
+        for row in range(3):
+            start(engines, row, 128, [(1, 1, 1.0)], group=0)
+        place(engines, range(3))
+        run_out(engines, 3)
+        assert engines.counts()["prefilled"] == 128 + 2 * 32
+
+
 class TestFullMemory:
     def test_one_maximal_context_after_the_other(self):
         """Memory for barely one: contexts that displace each other still end."""

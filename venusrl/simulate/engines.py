@@ -31,9 +31,9 @@ class Rules(NamedTuple):
     displace: bool = False
     patience_s: float = 0.0  # with a host tier: so long those who fit pass one who does not
     prefill_tokens: int = 0  # of a step in which others decode; 0: all that `step_tokens` leaves
-    # By level: left free for each turn under way, when another is admitted.
+    # By level: by which each turn under way can still grow, when another is admitted.
     reserve_tokens: int = 128
-    evict_tokens: int = 64  # taken from the cache at once, for each turn that decodes
+    evict_tokens: int = 64  # by which each that decodes can grow once the cache has given way
 
 
 STOCK = Rules()

@@ -68,7 +68,7 @@ class EngineModel(NamedTuple):
     host_capacity: int
     step_tokens: int
     max_running: int
-    block_tokens: int = 1  # what a turn finds in the cache is a whole number of blocks
+    block_tokens: int = 1  # memory is taken, cached and found in whole blocks
 
 
 def engine_model(shape: ModelShape, host_factor: float = 0.0) -> EngineModel:
