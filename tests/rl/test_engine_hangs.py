@@ -28,7 +28,7 @@ async def turn(handle: Rollout, context: list[int], length: int) -> list[int]:
 
 def test_a_stopped_engine_a_stuck_tool_and_a_stuck_judge_hold_no_step_up(tmp_path: Path) -> None:
     random_model(tmp_path, 3, tied=False, positions=CONTEXT)
-    engines: list[VllmEngine] = []
+    engines: dict[int, VllmEngine] = {}
 
     async def start(number: int) -> VllmEngine:
         engine = await VllmEngine.start(
@@ -42,7 +42,7 @@ def test_a_stopped_engine_a_stuck_tool_and_a_stuck_judge_hold_no_step_up(tmp_pat
                 answer_timeout_s=30.0,
             ),
         )
-        engines.append(engine)
+        engines[number] = engine
         return engine
 
     async def tool(seconds: float) -> None:
