@@ -49,6 +49,11 @@ def test_with_drop_it_goes_and_is_named():
     )
 
 
+def test_nothing_is_dropped_that_is_complete_or_has_time_left():
+    found = select([0, 1, 4], [1, 0, 1], step=4, batch=2, max_staleness=4, drop=True)
+    assert found == ([0, 2], [])
+
+
 def test_groups_of_one_deadline_queue_behind_each_other():
     latest = latest_steps(np.zeros(5, int), np.arange(5), 2, 4)
     assert latest.tolist() == [2, 3, 3, 4, 4]
@@ -56,10 +61,14 @@ def test_groups_of_one_deadline_queue_behind_each_other():
 
 def test_what_no_order_could_keep_is_refused():
     require_feasible(4, 12, 2)
+    require_feasible(4, 4, 2)
+    require_feasible(1, 1, 0)
     with pytest.raises(ValueError, match="at most 12"):
         require_feasible(4, 13, 2)
     with pytest.raises(ValueError, match="fewer"):
         require_feasible(4, 3, 2)
+    with pytest.raises(ValueError, match="fewer"):
+        require_feasible(0, 0, 2)
 
 
 @settings(deadline=None, max_examples=60)
