@@ -8,6 +8,7 @@ np = pytest.importorskip("numpy", reason="needs numpy")
 
 from tests.support.schedule import make_snapshot  # noqa: E402
 from venusrl.schedule.packing import WINDOW, Packing, pack  # noqa: E402
+from venusrl.schedule.snapshot import Phase  # noqa: E402
 
 ALL_OF_IT = Packing(admit_mark=1.0)
 
@@ -104,6 +105,32 @@ def test_siblings_take_from_elsewhere_only_what_is_half_free(stranger, elsewhere
         capacity=[100, 100],
     )
     assert found.worker.tolist() == [0, 1] + [0] * elsewhere + [-1] * (3 - elsewhere)
+
+
+@pytest.mark.parametrize(
+    ("phase", "moved_turn", "kv", "worker"),
+    [
+        (Phase.WAITING, 2, 0, 1),
+        (Phase.WAITING, 2, 10, 0),  # where its blocks are
+        (Phase.WAITING, 3, 0, 0),
+        (Phase.RUNNING, 2, 0, 0),
+    ],
+)
+def test_one_that_comes_back_goes_elsewhere_between_turns_and_once_in_each(
+    phase, moved_turn, kv, worker
+):
+    found = packed(
+        [60, 20],
+        phase=[Phase.WAITING, phase],
+        worker=[0, 0],
+        admitted=[True, False],
+        turns=[3, 3],
+        moved_turn=[-1, moved_turn],
+        kv=[60, kv],
+        capacity=[100, 100],
+    )
+    assert found.admitted.tolist() == [True, True]
+    assert found.worker.tolist() == [0, worker]
 
 
 def test_one_decision_looks_at_the_first_that_could_fit():

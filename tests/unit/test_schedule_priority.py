@@ -54,6 +54,22 @@ def test_groups_with_most_left_come_first_where_that_is_asked_for(version, phase
     assert Priority(order="longest")(snapshot).rank.tolist() == ranks
 
 
+def test_by_default_the_oldest_group_comes_first_whatever_is_predicted():
+    snapshot = make_snapshot(group=[0, 1], context=[4_000] * 2, remaining=[1_000, 9_000])
+    assert Priority()(snapshot).rank.tolist() == [0, 1]
+
+
+def test_contexts_are_counted_with_half_of_what_a_turn_adds():
+    def admitted(memory):
+        snapshot = make_snapshot(
+            group=[0, 1], context=[300] * 2, prompt=0, turns=[1] * 2, capacity=[memory]
+        )
+        return Priority()(snapshot).admitted.sum()
+
+    # 450 each, of 95 %.
+    assert (admitted(948), admitted(947)) == (2, 1)
+
+
 def capacity(context, phase, *, admitted=None, host=(4_000_000,), costs=None):
     snapshot = make_snapshot(
         group=range(len(context)),

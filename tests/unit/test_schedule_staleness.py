@@ -33,6 +33,10 @@ def test_the_oldest_complete_groups_are_taken():
     assert select([0] * 4, [0, 1, 1, 1], step=0, batch=2, max_staleness=4) == ([1, 2], [])
 
 
+def test_forced_groups_are_taken_before_older_ones():
+    assert select([3, 0], [1, 1], step=4, batch=1, max_staleness=4) == ([1], [])
+
+
 def test_too_few_complete_groups_are_waited_for():
     assert select([0] * 3, [1, 0, 0], step=0, batch=2, max_staleness=4) is None
 
