@@ -44,12 +44,12 @@ def model_of(fitted: Fit, blocks: int, stretched: float = 1.0) -> EngineModel:
 
 def simulate(model: EngineModel, entrant: Entrant, seed: int, steps: int) -> list[Step]:
     """What `rollout_fleet.Run` does, with the same groups. Our class evicts by level and rank, and
-    leaves nothing free for growth; both evict a block when somebody needs it."""
+    leaves a block free for each turn under way; both evict a block when somebody needs it."""
     rules = Rules(
         by_rank=entrant.ours or entrant.by_rank,
         by_level=entrant.ours,
         displace=entrant.ours,
-        reserve_tokens=1,
+        reserve_tokens=BLOCK,
         evict_tokens=1,
     )
     scenario = Scenario(model, WORKLOAD, BATCH, entrant.async_factor, GROUP, ENGINES)
