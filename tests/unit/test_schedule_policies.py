@@ -230,6 +230,20 @@ def test_forced_groups_come_before_older_ones_and_are_critical():
     assert decision.critical.tolist() == [False, True]
 
 
+def test_where_a_step_needs_every_group_the_shortest_context_of_all_comes_first():
+    def rank(batch):
+        snapshot = make_snapshot(
+            group=[0, 0, 1, 1, 2],
+            context=[2_000, 5_000, 9_000, 1_500, 3_000],
+            phase=[Phase.WAITING, Phase.WAITING, Phase.WAITING, Phase.DONE, Phase.WAITING],
+            batch=batch,
+        )
+        return Priority()(snapshot).rank.tolist()
+
+    assert rank(batch=2) == [1, 0, 2, 4, 3]
+    assert rank(batch=3) == [0, 2, 3, 4, 1]
+
+
 def test_siblings_go_where_their_prompt_is_while_memory_is_scarce():
     def decide(others, **settings):
         return Priority(packing=Packing(**settings))(

@@ -131,9 +131,17 @@ def long_away(snapshot: Snapshot) -> Bools:
 
 def ranks(snapshot: Snapshot, urgency: Ints, live: Bools) -> Ints:
     """Trajectories by urgency of their groups; within one, the longest context first: it is the
-    most dear to compute again. Complete ones come last."""
+    most dear to compute again. Complete ones come last.
+
+    Where the next step needs every group (f = 1) their order is worth nothing, and what counts is
+    that engines do not run dry behind the last few. Then the shortest context comes first, of all
+    (least attained service): nobody begins late, and who is long is found out early.
+    """
     rows = snapshot.trajectories
-    key = (urgency[rows.group] << 32) - rows.context_tokens
+    if len(snapshot.groups) > snapshot.batch_groups:
+        key = (urgency[rows.group] << 32) - rows.context_tokens
+    else:
+        key = rows.context_tokens.copy()
     key[~live] = np.iinfo(np.int64).max
     order = np.argsort(key, kind="stable")
     rank = np.empty(len(rows), np.int64)
