@@ -39,7 +39,13 @@ def predictor() -> None:
 
 @predictor.command()
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("--resamples", default=400, show_default=True, help="Of the bootstrap, over tasks.")
+@click.option(
+    "--resamples",
+    type=click.IntRange(min=1),
+    default=400,
+    show_default=True,
+    help="Of the bootstrap, over tasks.",
+)
 def evaluate(file: Path, resamples: int) -> None:
     """Print how well lengths in FILE, a CSV of messages, are predicted from what came before.
 

@@ -230,6 +230,13 @@ class TestEvaluation:
             ("task_id,trial,turn,kind,tokens\na,0,1,act," + "9" * 5000, "line 2: tokens is '99"),
             ("task_id,trial,turn,kind,tokens\na,0,1,act," + "9" * 200_000, "after line 1: field"),
             ("task_id,trial,turn,kind,tokens\na,0,1,act,4\n", "two are needed"),
+            ("task_id,trial,turn,kind,tokens\na,0,x,act,4\n", "line 2: turn is 'x'"),
+            (
+                "task_id,trial,turn,kind,tokens\na,0,2,act,4\nb,0,1,act,4\na,0,1,tool,4\n",
+                "line 4: turn 1 after turn 2",
+            ),
+            # As in a file that holds all rows twice.
+            ("task_id,trial,turn,kind,tokens\na,0,1,act,4\na,0,1,act,4\n", "turn 1 after turn 1"),
             (
                 "task_id,trial,turn,kind,tokens\n"
                 + "".join(f"a,{trial},1,act,4\n" for trial in range(MAX_TRIALS + 1)),
@@ -269,3 +276,9 @@ class TestEvaluation:
         done = CliRunner().invoke(main, ["predictor", "evaluate", str(path)])
         assert done.exit_code == 1
         assert "no column trial" in done.output
+
+    def test_the_command_takes_no_fewer_resamples_than_one(self, tmp_path):
+        path = self.file(tmp_path, "task_id,trial,turn,kind,tokens\na,0,1,act,5\nb,0,1,act,4\n")
+        done = CliRunner().invoke(main, ["predictor", "evaluate", str(path), "--resamples", "0"])
+        assert (done.exit_code, done.exception.__class__) == (2, SystemExit)
+        assert "--resamples" in done.output
