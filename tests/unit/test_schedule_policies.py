@@ -21,8 +21,8 @@ from venusrl.schedule.baselines import (  # noqa: E402
     ShortestFirst,
 )
 from venusrl.schedule.packing import Packing  # noqa: E402
-from venusrl.schedule.priority import Priority, mean_growth  # noqa: E402
-from venusrl.schedule.snapshot import Level, Phase  # noqa: E402
+from venusrl.schedule.priority import LEAST_RELEASE_S, Priority, mean_growth  # noqa: E402
+from venusrl.schedule.snapshot import NOWHERE, Level, Phase  # noqa: E402
 
 POLICIES = {
     "priority": Priority(),
@@ -89,16 +89,96 @@ def test_a_decision_on_any_snapshot_is_sound(data):
         remaining=random.random(n) * 50_000,
         kv=random.integers(0, 2, n) * 1000,
         tool_s=np.where(phase == Phase.TOOL, random.exponential(10.0, n), 0.0),
-        capacity=random.integers(50_000, 200_000, workers),
+        # Workers need not be equal, nor hold every context.
+        capacity=random.integers(5_000, 200_000, workers),
+        slots=random.integers(1, 9, workers),
         host=data.draw(st.sampled_from([0, 300_000])),
+        prompt=data.draw(st.sampled_from([1, 1_000, 30_000])),  # some contexts are shorter
+        block=data.draw(st.sampled_from([1, 16, 128])),
         batch=2,
     )
     for policy in POLICIES.values():
         decision = policy(snapshot)
         check(snapshot, decision)
         if isinstance(policy, Priority):
-            moved = decision.migrations(snapshot)
-            assert np.all(snapshot.trajectories.moved_turn[moved] != turns[moved])
+            check_priority(snapshot, decision)
+
+
+def check_priority(snapshot, decision):
+    """What ours keeps beyond what all do."""
+    rows, workers = snapshot.trajectories, snapshot.workers
+    moved = decision.migrations(snapshot)
+    assert np.all(rows.moved_turn[moved] != rows.turns[moved])
+    before = np.bincount(rows.worker[rows.admitted], minlength=len(workers))
+    after = np.bincount(decision.worker[decision.admitted], minlength=len(workers))
+    assert np.all(after <= np.maximum(before, workers.slots))
+    # Nobody is sent to where its context cannot be held, unless no worker can hold it.
+    sent = np.union1d(moved, np.flatnonzero(decision.admitted & (rows.worker == NOWHERE)))
+    size = rows.context_tokens[sent]
+    assert np.all(np.minimum(size, workers.kv_capacity.max())
+                  <= workers.kv_capacity[decision.worker[sent]])  # fmt: skip
+    # Somebody runs wherever somebody did whose tool has not worked for long.
+    stays = rows.admitted & (rows.phase != Phase.DONE) & (rows.tool_s <= LEAST_RELEASE_S)
+    assert np.all(after[np.unique(rows.worker[stays])] > 0)
+
+
+def test_what_only_the_larger_worker_holds_waits_for_it():
+    def decide(context, first):
+        return Priority()(
+            make_snapshot(
+                group=[0, 1],
+                context=[first, context],
+                worker=[1, -1],
+                admitted=[True, False],
+                kv=[first, 0],
+                capacity=[20_000, 100_000],
+            )
+        ).worker.tolist()
+
+    assert decide(18_000, first=90_000) == [1, 0]
+    assert decide(30_000, first=90_000) == [1, -1]
+    assert decide(30_000, first=50_000) == [1, 1]
+    assert decide(130_000, first=50_000) == [1, -1]
+
+
+def test_nobody_moves_to_a_worker_that_is_too_small_or_has_no_seat():
+    def decide(capacity, slots):
+        return Priority()(
+            make_snapshot(
+                group=[0, 1, 2, 3],
+                context=[60_000, 60_000, 20_000, 2_000],
+                phase=[Phase.TOOL] * 4,
+                worker=[0, 0, 0, 1],
+                admitted=[True] * 4,
+                turns=[20] * 4,
+                kv=[60_000, 60_000, 20_000, 2_000],
+                capacity=[200_000, capacity],
+                slots=[64, slots],
+            )
+        ).worker.tolist()
+
+    assert decide(200_000, 2) == [0, 0, 1, 1]
+    assert decide(200_000, 1) == [0, 0, 0, 1]
+    assert decide(15_000, 2) == [0, 0, 0, 1]
+
+
+def test_settings_that_say_nothing_are_refused():
+    for wrong in ({"order": "newest"}, {"growth_tokens": -1.0}, {"growth_tokens": np.nan},
+                  {"host_share": -0.1}, {"overbook": 0.0}):  # fmt: skip
+        with pytest.raises(ValueError, match=f"priority: {next(iter(wrong))} is"):
+            Priority(**wrong)
+
+
+def test_a_context_shorter_than_its_prompt_gives_no_room_to_others():
+    snapshot = make_snapshot(
+        group=[0, 0, 1],
+        context=[10, 10, 60_000],
+        prompt=50_000,
+        turns=[5, 5, 5],
+        capacity=[100_000],
+    )
+    decision = Priority()(snapshot)
+    assert decision.admitted.tolist() == [True, True, False]
 
 
 def test_memory_decides_how_many_run():

@@ -27,11 +27,16 @@ def balance(
     rows, workers = snapshot.trajectories, snapshot.workers
     worker = worker.copy()
     load = np.bincount(worker[admitted], need_tokens[admitted], len(workers))
+    seats = workers.slots - np.bincount(worker[admitted], minlength=len(workers))
     between = admitted & (rows.phase != Phase.RUNNING) & (rows.moved_turn != rows.turns)
     for _ in range(moves):
         source, target = int(np.argmax(load)), int(np.argmin(load))
         less = load[target] + need_tokens <= share * (load[source] - need_tokens)
-        movable = np.flatnonzero(between & (worker == source) & less)
+        # Workers need not be equal.
+        fits = (rows.context_tokens <= workers.kv_capacity[target] - load[target]) & (
+            seats[target] > 0
+        )
+        movable = np.flatnonzero(between & (worker == source) & less & fits)
         if not len(movable):
             break
         # The most recent context costs least to compute again.
@@ -40,4 +45,6 @@ def balance(
         between[row] = False
         load[source] -= need_tokens[row]
         load[target] += need_tokens[row]
+        seats[source] += 1
+        seats[target] -= 1
     return worker

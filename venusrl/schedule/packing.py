@@ -50,6 +50,12 @@ class Room:
     empty: Bools
     holds_prompt: Bools  # [worker, group]
 
+    def takes_alone(self, wanted: Floats) -> Bools:
+        """The workers that run nobody yet; where they differ in size, of these only those that hold
+        it, or the largest."""
+        holds = np.minimum(wanted, self.capacity.max()) <= self.capacity
+        return np.asarray(self.empty & (self.slots > 0) & holds)
+
     def appeal(self, scarce: bool) -> Floats:
         """Of each worker to one that is to start. While memory is scarce it is room; else it is how
         few run there: new contexts are small, and all of them will grow."""
@@ -181,7 +187,7 @@ def fill(
         waits[index] = False
         row, holds = outside[index], room.holds_prompt[:, group[index]]
         wanted = need[index] + prompt[index] * ~holds
-        fits = (wanted <= open_room) | (room.empty & (room.slots > 0))
+        fits = (wanted <= open_room) | room.takes_alone(wanted)
         target = choose(
             rows.worker[row],
             bool(pinned[index]),

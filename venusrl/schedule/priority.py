@@ -50,12 +50,23 @@ class Priority:
     host_share: float = 0.9  # of the host tier that may be promised
     overbook: float = 1.25  # with a host tier: beyond what tools leave free, so that somebody waits
 
+    def __post_init__(self) -> None:
+        if self.order not in ("oldest", "longest"):
+            raise ValueError(f"priority: order is {self.order!r}, not 'oldest' or 'longest'")
+        growth = 0.0 if self.growth_tokens is None else self.growth_tokens
+        for name, value in (("growth_tokens", growth), ("host_share", self.host_share)):
+            if not 0 <= value < np.inf:
+                raise ValueError(f"priority: {name} is {value!r}, not a number from 0 on")
+        if not 0 < self.overbook < np.inf:
+            raise ValueError(f"priority: overbook is {self.overbook!r}, not a number above 0")
+
     def __call__(self, snapshot: Snapshot) -> Decision:
         rows, groups = snapshot.trajectories, snapshot.groups
         live = rows.phase != Phase.DONE
         urgency = self.urgency(snapshot, live)
         rank = ranks(snapshot, urgency, live)
-        own_tokens = rows.context_tokens - groups.prompt_tokens[rows.group]
+        # A context that is shorter than what its group's prompt was said to be takes nothing more.
+        own_tokens = np.maximum(0, rows.context_tokens - groups.prompt_tokens[rows.group])
         growth = mean_growth(own_tokens, rows.turns) / 2
         if self.growth_tokens is not None:
             growth = self.growth_tokens
