@@ -108,7 +108,9 @@ def check_priority(snapshot, decision):
     """What ours keeps beyond what all do."""
     rows, workers = snapshot.trajectories, snapshot.workers
     moved = decision.migrations(snapshot)
-    assert np.all(rows.moved_turn[moved] != rows.turns[moved])
+    again = moved[rows.moved_turn[moved] == rows.turns[moved]]
+    outgrown = rows.context_tokens[again] > workers.kv_capacity[rows.worker[again]]
+    assert np.all(outgrown), "moved twice within a turn"
     before = np.bincount(rows.worker[rows.admitted], minlength=len(workers))
     after = np.bincount(decision.worker[decision.admitted], minlength=len(workers))
     assert np.all(after <= np.maximum(before, workers.slots))
@@ -139,6 +141,23 @@ def test_what_only_the_larger_worker_holds_waits_for_it():
     assert decide(30_000, first=90_000) == [1, -1]
     assert decide(30_000, first=50_000) == [1, 1]
     assert decide(130_000, first=50_000) == [1, -1]
+
+
+def test_one_that_has_moved_and_outgrown_its_worker_may_move_again():
+    def decide(context):
+        return Priority()(
+            make_snapshot(
+                group=[0],
+                context=[context],
+                worker=[0],
+                turns=[3],
+                moved_turn=[3],
+                capacity=[20_000, 100_000],
+            )
+        ).worker.tolist()
+
+    assert decide(18_000) == [0]
+    assert decide(30_000) == [1]
 
 
 def test_nobody_moves_to_a_worker_that_is_too_small_or_has_no_seat():

@@ -50,12 +50,6 @@ class Room:
     empty: Bools
     holds_prompt: Bools  # [worker, group]
 
-    def takes_alone(self, wanted: Floats) -> Bools:
-        """The workers that run nobody yet; where they differ in size, of these only those that hold
-        it, or the largest."""
-        holds = np.minimum(wanted, self.capacity.max()) <= self.capacity
-        return np.asarray(self.empty & (self.slots > 0) & holds)
-
     def appeal(self, scarce: bool) -> Floats:
         """Of each worker to one that is to start. While memory is scarce it is room; else it is how
         few run there: new contexts are small, and all of them will grow."""
@@ -146,7 +140,7 @@ def fill(
     worker: Ints,
 ) -> None:
     """Those outside come in, by rank, where they fit. Changes `room`, `admitted` and `worker`."""
-    rows, groups = snapshot.trajectories, snapshot.groups
+    rows, groups, gpu = snapshot.trajectories, snapshot.groups, snapshot.workers.kv_capacity
     # Sharing prompts saves memory and unbalances workers: it pays only while memory is scarce, when
     # others take the room that siblings leave elsewhere.
     scarce = need_tokens[outside].sum() > room.free.sum()
@@ -157,10 +151,11 @@ def fill(
     need, group = need_tokens[outside], rows.group[outside]
     prompt = groups.prompt_tokens[group]
     held = room.holds_prompt[:, group].any(axis=0)
-    # One that still finishes its turn, or has moved in this turn already, stays where it is.
-    pinned = (rows.phase[outside] == Phase.RUNNING) | (
-        rows.moved_turn[outside] == rows.turns[outside]
-    )
+    # One that still finishes its turn, or has moved in this turn already, stays where it is, unless
+    # its context has outgrown that worker.
+    outgrown = np.minimum(rows.context_tokens, gpu.max()) > gpu[rows.worker]
+    moved = (rows.moved_turn == rows.turns) & ~outgrown
+    pinned = (rows.phase[outside] == Phase.RUNNING) | moved[outside]
     cached = (rows.kv_tokens[outside] > 0) | (rows.host_tokens[outside] > 0)
     waits = np.ones(len(outside), bool)
     if together:
@@ -187,7 +182,9 @@ def fill(
         waits[index] = False
         row, holds = outside[index], room.holds_prompt[:, group[index]]
         wanted = need[index] + prompt[index] * ~holds
-        fits = (wanted <= open_room) | room.takes_alone(wanted)
+        fits = (wanted <= open_room) | (room.empty & (room.slots > 0))
+        # Where workers differ in size, one that none of them holds goes to the largest.
+        fits &= np.minimum(rows.context_tokens[row], gpu.max()) <= gpu
         target = choose(
             rows.worker[row],
             bool(pinned[index]),
