@@ -9,13 +9,14 @@ import pytest
 import torch
 from transformers import Qwen3ForCausalLM
 
-from tests.support.random_model import logprobs_of, random_model
+from tests.support.random_model import VOCABULARY, logprobs_of, random_model
 from venusrl.engine import (
     EngineConfig,
     EngineError,
     FinishReason,
     LogprobMismatch,
     VllmEngine,
+    WeightsError,
     compare_logprobs,
 )
 
@@ -106,6 +107,9 @@ async def refused_and_cancelled_requests(engine: VllmEngine) -> None:
     """Neither disturbs the others."""
     with pytest.raises(EngineError, match="generate from 600 tokens"):
         await engine.generate([3] * 600, max_tokens=5, stop_token_ids=[])
+    for stranger in (-1, VOCABULARY, 10**12):
+        with pytest.raises(EngineError, match=f"not all in the vocabulary of {VOCABULARY}"):
+            await engine.generate([3, stranger], max_tokens=5, stop_token_ids=[])
     long = [
         asyncio.create_task(engine.generate(ids, max_tokens=400, stop_token_ids=[]))
         for ids in PROMPTS
@@ -119,8 +123,11 @@ async def refused_and_cancelled_requests(engine: VllmEngine) -> None:
 
 
 async def failing_push(engine: VllmEngine, directory: Path) -> None:
+    with pytest.raises(WeightsError, match="there is no such file"):
+        await engine.push_weights(directory / "missing", engine.version + 1)
+    await engine.generate(PROMPTS[0], max_tokens=1, stop_token_ids=[])
     (directory / "broken.safetensors").write_bytes(b"no weights")
-    with pytest.raises(EngineError, match=r"push .*broken.safetensors as version"):
+    with pytest.raises(WeightsError, match=r"push .*broken.safetensors as version"):
         await engine.push_weights(directory / "broken.safetensors", engine.version + 1)
     # Half-replaced weights may not be used.
     with pytest.raises(EngineError):

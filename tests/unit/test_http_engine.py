@@ -104,3 +104,65 @@ def test_a_router_goes_on_without_a_server_that_hangs() -> None:
             await router.close()
 
     asyncio.run(scenario())
+
+
+class Broken:
+    """Answers each turn with an error, in either way that vLLM has for it."""
+
+    def __init__(self, *, streamed: bool, healthy: bool) -> None:
+        self.streamed, self.healthy = streamed, healthy
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                status, body = 200, b""
+                if head.startswith(b"GET"):
+                    status = 200 if self.healthy else 503
+                elif self.streamed:
+                    body = b'data: {"error": {"message": "the engine is dead"}}\n\n'
+                else:
+                    status, body = 500, b"the engine is dead"
+                writer.write(b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n" % (status, len(body)))
+                writer.write(b"connection: close\r\n\r\n" + body)
+                await writer.drain()
+                return
+        except asyncio.IncompleteReadError:
+            pass
+        finally:
+            writer.close()
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("healthy", [False, True])
+def test_an_error_of_a_server_that_is_not_healthy_is_its_death(
+    monkeypatch: pytest.MonkeyPatch, streamed: bool, healthy: bool
+) -> None:
+    """Then its turn goes on elsewhere; of one that is healthy it is the turn's own trouble."""
+    monkeypatch.setattr(http_engine, "_HEALTH_INTERVAL_S", 60.0)
+
+    async def scenario() -> None:
+        broken = Broken(streamed=streamed, healthy=True)
+        async with await asyncio.start_server(broken, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            engine = await HttpEngine.connect(f"http://127.0.0.1:{port}", "policy")
+            broken.healthy = healthy
+            with pytest.raises(EngineError, match="the engine is dead"):
+                await engine.generate([1, 2], max_tokens=9, stop_token_ids=[])
+            if healthy:
+                assert engine.dead is None
+            else:
+                assert engine.dead == "the server is not healthy: status 503"
+            engine.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_is_no_address_of_a_server_is_told_at_once() -> None:
+    async def scenario() -> None:
+        for url in ("localhost:8000", "127.0.0.1", "ftp://there", "http://there:port"):
+            with pytest.raises(EngineError, match=f"connect to the engine at {url}: "):
+                await HttpEngine.connect(url, "policy")
+        with pytest.raises(EngineError, match=r"within 0.05 s; the last was ConnectError"):
+            await HttpEngine.connect("http://127.0.0.1:1", "policy", timeout_s=0.05)
+
+    asyncio.run(scenario())

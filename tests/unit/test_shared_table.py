@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -62,8 +64,8 @@ def test_a_reader_sees_whole_versions_while_another_process_writes(tmp_path: Pat
 
 def test_what_is_no_such_table_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "table"
-    SharedTable.create(path, DECISION, 4)
-    with pytest.raises(FileExistsError):
+    creator = SharedTable.create(path, DECISION, 4)
+    with pytest.raises(FileExistsError, match="create table: File exists"):
         SharedTable.create(path, DECISION, 4)
     with pytest.raises(TableError, match="16-byte rows"):
         SharedTable.attach(path, REPORT)
@@ -72,3 +74,38 @@ def test_what_is_no_such_table_is_refused(tmp_path: Path) -> None:
         SharedTable.attach(path, DECISION)
     with pytest.raises(ValueError, match="0 rows"):
         SharedTable.create(tmp_path / "other", DECISION, 0)
+    del creator
+    with pytest.raises(FileExistsError):
+        SharedTable.create(path, DECISION, 4)
+    assert path.read_bytes() == b"too short", "a file of somebody else's is gone"
+    with pytest.raises(FileNotFoundError, match="create table: No such file"):
+        SharedTable.create(tmp_path / "no" / "table", DECISION, 4)
+
+
+def test_a_table_of_a_killed_process_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as writer:
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        with pytest.raises(FileExistsError):
+            SharedTable.create(path, DECISION, 4)
+        writer.kill()
+    old = SharedTable.attach(path, DECISION)
+    table = SharedTable.create(path, DECISION, 4)
+    assert (table.rows, table.version, old.rows) == (4, 0, ROWS)
+    table.remove()
+    assert not path.exists()
+
+
+def test_a_full_disk_is_told_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match=r"create table: No space left on device: .*/table"):
+        SharedTable.create(tmp_path / "table", DECISION, 4)
+    assert not list(tmp_path.iterdir())

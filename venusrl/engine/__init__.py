@@ -1,7 +1,14 @@
 """Generation with vLLM: token ids in, token ids with logprobs and weight versions out."""
 
 from venusrl.engine.engine_process import EngineConfig
-from venusrl.engine.generation import EngineError, FinishReason, Generation, Probe, RolloutEnded
+from venusrl.engine.generation import (
+    EngineError,
+    FinishReason,
+    Generation,
+    Probe,
+    RolloutEnded,
+    WeightsError,
+)
 from venusrl.engine.probe import LogprobMismatch, compare_logprobs
 from venusrl.engine.vllm_engine import VllmEngine
 
@@ -14,5 +21,6 @@ __all__ = [
     "Probe",
     "RolloutEnded",
     "VllmEngine",
+    "WeightsError",
     "compare_logprobs",
 ]

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from venusrl.engine.settings import require_counts, require_numbers
+
 
 @dataclass(frozen=True)
 class EngineConfig:
@@ -40,6 +42,12 @@ class EngineConfig:
     # Where the engine's process writes its messages; None means to this process's stderr.
     log_path: Path | None = None
 
+    def __post_init__(self) -> None:
+        counts = ("max_model_len", "max_concurrency", "kv_cache_bytes")
+        require_counts("engine", 1, **{name: getattr(self, name) for name in counts})
+        seconds = ("start_timeout_s", "push_timeout_s", "answer_timeout_s")
+        require_numbers("engine", above=0.0, **{name: getattr(self, name) for name in seconds})
+
 
 def spawn(connection: socket.socket, model: str, config: EngineConfig) -> "subprocess.Popen[bytes]":
     settings = {
@@ -56,10 +64,12 @@ def spawn(connection: socket.socket, model: str, config: EngineConfig) -> "subpr
         "log_steps": config.log_steps,
     }
     number = connection.fileno()
+    # A table may be given as a Path.
+    text = json.dumps(settings, default=os.fspath)
     log = None if config.log_path is None else config.log_path.open("ab")
     try:
         return subprocess.Popen(
-            [sys.executable, "-m", "venusrl.engine.server", str(number), json.dumps(settings)],
+            [sys.executable, "-m", "venusrl.engine.server", str(number), text],
             env={**os.environ, **_environment(config)},
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -76,7 +86,12 @@ def obituary(process: "subprocess.Popen[bytes]", log: Path | None) -> str:
     # Its end of the socket closes a moment before it is gone.
     with suppress(subprocess.TimeoutExpired):
         process.wait(1.0)
-    text = f"the engine's process ended with status {process.poll()}"
+    status = process.poll()
+    text = (
+        "the engine's process has closed its connection"
+        if status is None
+        else f"the engine's process ended with status {status}"
+    )
     if log is None or not log.exists():
         return text
     return f"{text}; the end of {log}:\n{log.read_text(errors='replace')[-1500:]}"

@@ -1,9 +1,10 @@
 """What an engine returns. No vLLM here: episodes and their tests need only this."""
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from operator import index
+from typing import Protocol, SupportsIndex
 
 
 class EngineError(Exception):
@@ -13,8 +14,21 @@ class EngineError(Exception):
     """
 
 
+class WeightsError(EngineError):
+    """What was pushed is refused: there is no such file, it holds other weights, its version is not
+    newer."""
+
+
 class RolloutEnded(Exception):
     """A trajectory was given up while its episode ran: it is complete, as failed data."""
+
+
+def token_list(token_ids: Iterable[SupportsIndex]) -> list[int]:
+    """Of numbers of any library. ValueError for what is no whole number."""
+    try:
+        return [index(token) for token in token_ids]
+    except TypeError as error:
+        raise ValueError(f"generate: a token id is no whole number: {error}") from error
 
 
 class FinishReason(enum.Enum):

@@ -51,22 +51,32 @@ class HttpEngine:
         `push(path, version)` brings it new weights; without it the weights stay as they are.
 
         Raises:
-            EngineError: it does not answer within `timeout_s`.
+            EngineError: it does not answer within `timeout_s`, or `url` is none.
         """
         # As many connections as turns: the router bounds these.
         limits = httpx.Limits(max_connections=None)
         timeouts = httpx.Timeout(None, connect=_CONNECT_TIMEOUT_S)
-        client = httpx.AsyncClient(base_url=url, timeout=timeouts, limits=limits, trust_env=False)
+        where = f"connect to the engine at {url}"
         try:
+            client = httpx.AsyncClient(
+                base_url=url, timeout=timeouts, limits=limits, trust_env=False
+            )
+        except httpx.InvalidURL as error:
+            raise EngineError(f"{where}: {error}") from error
+        fault: str | None = "none yet"
+        try:
+            if client.base_url.scheme not in ("http", "https"):
+                raise EngineError(f"{where}: it does not begin with http:// or https://")
             async with asyncio.timeout(timeout_s):
                 while True:
-                    if await _healthy(client):
+                    fault = await _fault(client)
+                    if fault is None:
                         break
                     await asyncio.sleep(_RETRY_S)
         except TimeoutError:
             await client.aclose()
             raise EngineError(
-                f"connect to the engine at {url}: no answer within {timeout_s:g} s"
+                f"{where}: no answer within {timeout_s:g} s; the last was {fault}"
             ) from None
         except BaseException:
             await client.aclose()
@@ -86,10 +96,14 @@ class HttpEngine:
         Raises:
             EngineError: it does not say.
         """
-        text = (await self._client.get("/metrics")).text
+        where = f"ask {self.url} for the size of its cache"
+        try:
+            text = (await self._client.get("/metrics", timeout=_HEALTH_TIMEOUT_S)).text
+        except (httpx.HTTPError, RuntimeError) as error:  # RuntimeError: it was closed
+            raise EngineError(f"{where}: {error!r}") from error
         found = re.search(r'^vllm:cache_config_info\{.*\bkv_cache_size_tokens="(\d+)"', text, re.M)
         if found is None:
-            raise EngineError(f"ask {self.url} for the size of its cache: its metrics lack it")
+            raise EngineError(f"{where}: its metrics lack it")
         return int(found[1])
 
     async def generate(
@@ -126,12 +140,15 @@ class HttpEngine:
             async with self._client.stream("POST", "/v1/completions", json=request) as response:
                 if response.status_code != httpx.codes.OK:
                     body = (await response.aread())[:500].decode(errors="replace")
-                    raise EngineError(f"{where}: status {response.status_code}: {body}")
+                    raise await self._refused(f"{where}: status {response.status_code}: {body}")
                 async for line in response.aiter_lines():
                     if len(line) > _MAX_LINE_BYTES:
                         raise EngineError(f"{where}: a line of {len(line)} bytes")
                     if line.startswith("data: {"):
-                        reason = self._take(json.loads(line[6:]), found, where) or reason
+                        event = json.loads(line[6:])
+                        if "error" in event:
+                            raise await self._refused(f"{where}: {event['error']}")
+                        reason = self._take(event, found) or reason
         except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
             self._die(f"the server does not answer as it should: {error!r}")
             raise EngineError(f"{where}: {self._dead}") from error
@@ -156,10 +173,14 @@ class HttpEngine:
         self._watching.cancel()
         self._die("the connection was closed")
 
-    def _take(self, event: Any, found: Generation, where: str) -> str | None:
+    async def _refused(self, text: str) -> EngineError:
+        """A server whose engine has died answers each turn with an error, and says so of itself."""
+        if fault := await _fault(self._client):
+            self._die(f"the server is not healthy: {fault}")
+        return EngineError(text)
+
+    def _take(self, event: Any, found: Generation) -> str | None:
         """One event of the stream; returns the reason of the end, with the last."""
-        if "error" in event:
-            raise EngineError(f"{where}: {event['error']}")
         choice = event["choices"][0]
         tokens = [int(token) for token in choice["token_ids"]]
         found.token_ids.extend(tokens)
@@ -171,8 +192,8 @@ class HttpEngine:
     async def _watch(self) -> None:
         while self._dead is None:
             await asyncio.sleep(_HEALTH_INTERVAL_S)
-            if not await _healthy(self._client):
-                self._die("the server is not healthy")
+            if fault := await _fault(self._client):
+                self._die(f"the server is not healthy: {fault}")
         with suppress(httpx.HTTPError):
             await self._client.aclose()
 
@@ -181,8 +202,10 @@ class HttpEngine:
         self._ended.set()
 
 
-async def _healthy(client: httpx.AsyncClient) -> bool:
+async def _fault(client: httpx.AsyncClient) -> str | None:
+    """What is wrong with a server; None while it is healthy."""
     try:
-        return (await client.get("/health", timeout=_HEALTH_TIMEOUT_S)).is_success
-    except httpx.HTTPError:
-        return False
+        answer = await client.get("/health", timeout=_HEALTH_TIMEOUT_S)
+    except httpx.HTTPError as error:
+        return repr(error)
+    return None if answer.is_success else f"status {answer.status_code}"

@@ -12,8 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from venusrl.engine.generation import EngineError, FinishReason, Generation, RolloutEnded
+from venusrl.engine.generation import (
+    EngineError,
+    FinishReason,
+    Generation,
+    RolloutEnded,
+    token_list,
+)
 from venusrl.engine.rollouts import Rollouts, Trajectory
+from venusrl.engine.settings import require_counts
 from venusrl.engine.shared_table import Claim
 from venusrl.engine.workers import Engine, Workers
 from venusrl.schedule.snapshot import Phase
@@ -80,15 +87,17 @@ class Rollout:
         Raises:
             EngineError: an engine refuses it, or all have been given up.
             RolloutEnded: the trajectory has been given up (`Trajectory.failure`).
-            ValueError: the trajectory is finished, or has a turn under way.
+            ValueError: the trajectory is finished, or has a turn under way; no token is asked for.
         """
+        require_counts(f"generate for trajectory {self.member.number}", 1, max_tokens=max_tokens)
         if self.member.failure is not None:
             raise RolloutEnded(self.member.failure)
         if self.asks or self.member.phase is Phase.DONE:
             raise ValueError(
                 f"generate for trajectory {self.member.number}: it has no turn to take"
             )
-        wanted = _Wanted(list(token_ids), max_tokens, list(stop_token_ids), temperature)
+        context, stops = token_list(token_ids), token_list(stop_token_ids)
+        wanted = _Wanted(context, max_tokens, stops, temperature)
         self._turn = asyncio.timeout(None)
         try:
             async with self._turn:

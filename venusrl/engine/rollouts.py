@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
+from venusrl.engine.settings import require_counts
 from venusrl.engine.shared_table import DECISION, NOBODY, Rows
 from venusrl.schedule.snapshot import (
     NOWHERE,
@@ -95,6 +96,10 @@ class Capacity:
     slots: int  # requests that may generate at once
     block_tokens: int = 16  # of the engine's cache; vLLM's own default
 
+    def __post_init__(self) -> None:
+        counts = {"kv_tokens": self.kv_tokens, "slots": self.slots}
+        require_counts("capacity", 1, **counts, block_tokens=self.block_tokens)
+
 
 class Rollouts:
     """All groups that are dispatched and not yet retired; at most `slots` trajectories."""
@@ -112,7 +117,8 @@ class Rollouts:
         return (member for group in self.groups for member in group.members)
 
     def dispatch(self, prompt_tokens: int, size: int, now_s: float, key: str = "") -> Group:
-        """ValueError where there are not as many free slots."""
+        """ValueError where there are not as many free slots, or a number is none."""
+        require_counts("dispatch a group", 1, size=size, prompt_tokens=prompt_tokens)
         if size > len(self._free):
             raise ValueError(
                 f"dispatch a group of {size}: {len(self._free)} slots for trajectories are free"
@@ -142,6 +148,11 @@ class Rollouts:
         """It is trained, or dropped."""
         self.groups.remove(group)
         self._free.extend(member.slot for member in group.members)
+
+    def require_dispatched(self, group: Group) -> None:
+        """ValueError where it is not, or is retired."""
+        if group not in self.groups:
+            raise ValueError(f"group {group.order}: it is not dispatched, or has been retired")
 
     # --- the life of a turn -----------------------------------------------------------------
 
@@ -240,7 +251,11 @@ class Rollouts:
         )
 
     def apply(self, decision: Decision, live: Sequence[int]) -> list[Trajectory]:
-        """Writes down a decision over `snapshot(live, ...)`; returns those that have moved."""
+        """Writes down a decision over `snapshot(live, ...)`; returns those that have moved.
+
+        ValueError, and nothing is written, where it is not about these trajectories and workers.
+        """
+        self._check(decision, len(live))
         moved = []
         columns = (decision.critical, decision.rank, decision.admitted, decision.level)
         rows = zip(*(column.tolist() for column in (*columns, decision.worker)), strict=True)
@@ -257,6 +272,26 @@ class Rollouts:
                 moved.append(member)
             member.worker = worker
         return moved
+
+    def _check(self, decision: Decision, workers: int) -> None:
+        count = sum(1 for _ in self)
+        for column in fields(decision):
+            found = np.shape(getattr(decision, column.name))
+            if found != (count,):
+                raise ValueError(
+                    f"a decision over {count} trajectories: {column.name} has shape {found}"
+                )
+        worker, level = np.asarray(decision.worker), np.asarray(decision.level)
+        least = np.where(decision.admitted, 0, NOWHERE)
+        for name, wrong in (
+            ("worker", (worker < least) | (worker >= workers)),
+            ("level", (level < min(Level)) | (level > max(Level))),
+        ):
+            for row in np.flatnonzero(wrong)[:1].tolist():
+                value, admitted = getattr(decision, name)[row], bool(decision.admitted[row])
+                raise ValueError(
+                    f"a decision over {workers} workers: row {row} ({admitted=}) has {name} {value}"
+                )
 
     def table(self, rows: int) -> Rows:
         """The last decision, as schedulers read it (`shared_table.DECISION`)."""

@@ -19,10 +19,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from venusrl.engine.generation import EngineError
+from venusrl.engine.generation import EngineError, WeightsError
 from venusrl.engine.journal import Journal
 from venusrl.engine.rollout import Rollout
 from venusrl.engine.rollouts import Capacity, Ended, Group, Rollouts, Trajectory
+from venusrl.engine.settings import require_counts, require_numbers
 from venusrl.engine.shared_table import DECISION, SharedTable
 from venusrl.engine.step_cost import PREFILL_COST
 from venusrl.engine.workers import Engine, Workers
@@ -57,6 +58,23 @@ class RouterConfig:
     costs_interval_s: float = 5.0
     # What a step still waits for after so long is given up; None: a step waits.
     step_timeout_s: float | None = None
+
+    def __post_init__(self) -> None:
+        counts = ("engines", "batch_groups", "max_trajectories")
+        require_counts("router", 1, **{name: getattr(self, name) for name in counts})
+        require_counts("router", 0, max_staleness=self.max_staleness)
+        require_numbers("router", pause_s=self.pause_s)
+        bounds = ("interval_s", "tool_timeout_s", "costs_interval_s", "step_timeout_s")
+        seconds = {name: getattr(self, name) for name in bounds}
+        if self.step_timeout_s is None:
+            del seconds["step_timeout_s"]
+        require_numbers("router", above=0.0, **seconds)
+        for report in self.reports:
+            if report.rows != self.max_trajectories:
+                raise ValueError(
+                    f"router: report {report.path} has {report.rows} rows, not one for each of "
+                    f"{self.max_trajectories} trajectories"
+                )
 
 
 class Router:
@@ -105,15 +123,20 @@ class Router:
 
         Raises:
             EngineError: one does not start.
+            OSError: the table cannot be made.
             ValueError: more is in the journal than `max_trajectories`.
         """
         router = cls(config, start, policy, journal)
         router.rollouts.version = version
-        if journal is not None:
-            router.rollouts.restore(journal.kept(), journal.dispatched, time.monotonic())
-            for group in router.rollouts.groups:
-                router._hand_out(group)
-        await router.workers.open()
+        try:
+            if journal is not None:
+                router.rollouts.restore(journal.kept(), journal.dispatched, time.monotonic())
+                for group in router.rollouts.groups:
+                    router._hand_out(group)
+            await router.workers.open()
+        except BaseException:
+            router._remove_table()
+            raise
         router._deciding = asyncio.create_task(router._decide_always())
         router._deciding.add_done_callback(lambda _: router._tell_all())
         router._learning = asyncio.create_task(router._learn_costs())
@@ -127,12 +150,19 @@ class Router:
         `key` says what it is made from, to whoever finds it again after a restart.
 
         Raises:
+            EngineError: all engines have been given up, the policy has failed, or the router is
+                closed.
             JournalError: it cannot be kept.
-            ValueError: more than `max_trajectories` would be under way.
+            ValueError: more than `max_trajectories` would be under way, or a number is none.
         """
+        self.fail_if_given_up()
         group = self.rollouts.dispatch(prompt_tokens, size, time.monotonic(), key)
         if self._journal is not None:
-            self._journal.dispatch(group.order, group.version, prompt_tokens, size, key)
+            try:
+                self._journal.dispatch(group.order, group.version, prompt_tokens, size, key)
+            except BaseException:
+                self.rollouts.retire(group)
+                raise
         self._something.set()
         return self._hand_out(group)
 
@@ -175,10 +205,20 @@ class Router:
         return batch
 
     def retire(self, groups: Sequence[Group]) -> None:
-        """They are trained, by the step that makes the next version, or dropped.
+        """They are trained, by the step that makes the next version, or dropped: what is incomplete
+        is given up.
 
         With a journal: before the checkpoint of that version is saved.
+
+        Raises:
+            JournalError: it cannot be kept.
+            ValueError: a group is not dispatched, or is retired already.
         """
+        for group in groups:
+            self.rollouts.require_dispatched(group)
+            for member in group.members:
+                if member.phase is not Phase.DONE:
+                    self.give_up(member, "retired", "its group has been retired")
         if self._journal is not None:
             self._journal.retire((group.order for group in groups), self.rollouts.version)
         for group in groups:
@@ -193,7 +233,18 @@ class Router:
             self._journal.forget(version)
 
     async def push_weights(self, path: Path | str, version: int) -> None:
-        """All engines go on with these weights; one that is being replaced starts with them."""
+        """All engines go on with these weights; one that is being replaced starts with them.
+
+        Raises:
+            EngineError: as `dispatch`.
+            WeightsError: they are refused. The version stays; engines that had begun to take them
+                are replaced, by those with the weights before.
+        """
+        self.fail_if_given_up()
+        if version < self.rollouts.version:
+            raise WeightsError(
+                f"push {path} as version {version}: {self.rollouts.version} generates now"
+            )
         await self.workers.push_weights(path, version)
         # What engines hold is of the old weights, and they have dropped it.
         for member in self.rollouts:
@@ -211,8 +262,12 @@ class Router:
             if task is not None:
                 task.cancel()
         await self.workers.close()
+        self._remove_table()
+
+    def _remove_table(self) -> None:
         if self._table is not None:
-            self._table.path.unlink(missing_ok=True)
+            self._table.remove()
+            self._table = None
 
     # --- for rollouts ---------------------------------------------------------------------------
 
@@ -242,13 +297,13 @@ class Router:
             self._completed.set()
 
     def fail_if_given_up(self) -> None:
-        if self.workers.failed:
-            raise EngineError(f"all engines have been given up: {self.workers.reason}")
         if self._deciding is not None and self._deciding.done():
             if self._deciding.cancelled():
                 raise EngineError("the router was closed")
             error = self._deciding.exception()
-            raise EngineError(f"the policy failed: {error!r}") from error
+            raise EngineError(f"nothing is decided any more: {error!r}") from error
+        if self.workers.failed:
+            raise EngineError(f"all engines have been given up: {self.workers.reason}")
 
     def _worker_changed(self, number: int) -> None:
         """It has died, has been started, or has been given up."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from venusrl.engine.settings import require_counts, require_numbers
 from venusrl.engine.shared_table import CLAIM_KEYS, Claim
 
 # Priorities as vLLM's queue takes them, lower first: critical, background, not ours.
@@ -28,6 +29,16 @@ class Options:
     # With a host tier: a turn that finds no room is passed by those that do, for so long, and
     # nobody is displaced; 0: nobody is passed.
     patience_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        owner = "additional_config['venus']"
+        for name in ("table", "report"):
+            path = getattr(self, name)
+            if not (isinstance(path, str) and path) and (name == "table" or path is not None):
+                raise ValueError(f"{owner}: {name} is {path!r}, not a path")
+        counts = ("worker", "check_every", "prefill_tokens")
+        require_counts(owner, 0, **{name: getattr(self, name) for name in counts})
+        require_numbers(owner, wait_factor=self.wait_factor, patience_s=self.patience_s)
 
     @classmethod
     def of(cls, vllm_config: Any) -> Options:

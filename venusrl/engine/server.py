@@ -84,6 +84,7 @@ class Server:
         self._connection = connection
         self._received = b""
         self._version = 0
+        self._vocabulary: int = llm.model_config.get_vocab_size()
         # What has been produced of requests that want to see it before their end.
         self._streamed: dict[int, dict[str, list[Any]]] = {}
         self._scheduler = llm.engine_core.engine_core.scheduler
@@ -169,7 +170,13 @@ class Server:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        claim = request["claim"]
+        claim, token_ids = request["claim"], request["token_ids"]
+        # Beyond the table of embeddings: the step would fail, and with it everybody's turn.
+        if token_ids and not 0 <= min(token_ids) <= max(token_ids) < self._vocabulary:
+            raise ValueError(
+                f"token ids from {min(token_ids)} to {max(token_ids)} are not all in the "
+                f"vocabulary of {self._vocabulary}"
+            )
         parameters = SamplingParams(
             temperature=request["temperature"],
             max_tokens=request["max_tokens"],
@@ -186,7 +193,7 @@ class Server:
         )
         self._llm.add_request(
             str(number),
-            {"prompt_token_ids": request["token_ids"]},
+            {"prompt_token_ids": token_ids},
             parameters,
             priority=request["priority"],
         )

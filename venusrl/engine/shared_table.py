@@ -6,13 +6,16 @@ still the same. So nobody waits for anybody, a reader never sees half of a versi
 that dies while it writes leaves the last whole one. The order of stores that this needs is that of
 x86-64.
 
-One writer per table: whoever has created it.
+One writer per table: whoever has created it. It keeps the file locked, so that whoever comes later
+knows a table in use from one that a killed process has left.
 """
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,24 +75,40 @@ class SharedTable:
         self.rows = rows
 
     @classmethod
-    def create(cls, path: Path, dtype: np.dtype[Any], rows: int) -> SharedTable:
-        """A new table of zeroes at version 0, for this user alone.
+    def create(cls, path: Path | str, dtype: np.dtype[Any], rows: int) -> SharedTable:
+        """A new table of zeroes at version 0, for this user alone. It takes the place of one whose
+        creator has ended.
 
         Raises:
             ValueError: `rows` is not in 1..MAX_ROWS.
-            FileExistsError: `path` is there.
+            FileExistsError: `path` is something else, or a table in use.
+            OSError: it cannot be made.
         """
         if not 1 <= rows <= MAX_ROWS:
             raise ValueError(f"create table {path}: {rows} rows are not in 1..{MAX_ROWS}")
-        size = _HEADER_BYTES + 2 * rows * dtype.itemsize
-        number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        path, size = Path(path), _HEADER_BYTES + 2 * rows * dtype.itemsize
         try:
-            os.ftruncate(number, size)
-            table = cls(path, mmap.mmap(number, size), dtype, rows)
-        finally:
-            os.close(number)
+            _remove_orphan(path)
+            number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(number, fcntl.LOCK_EX)
+                # A hole that the disk cannot fill would end the process that writes there.
+                os.posix_fallocate(number, 0, size)
+                # The mapping has a descriptor of its own, which keeps the lock.
+                table = cls(path, mmap.mmap(number, size), dtype, rows)
+            except BaseException:
+                path.unlink()
+                raise
+            finally:
+                os.close(number)
+        except OSError as error:
+            raise OSError(error.errno, f"create table: {error.strerror}", str(path)) from error
         table._header[0] = (_MAGIC, dtype.itemsize, rows, 0)
         return table
+
+    def remove(self) -> None:
+        """The file goes; who has attached keeps what it has. For the creator, once."""
+        self.path.unlink(missing_ok=True)
 
     @classmethod
     def attach(cls, path: Path, dtype: np.dtype[Any]) -> SharedTable:
@@ -137,3 +156,19 @@ class SharedTable:
             if self.version == version:
                 return version, rows
         return None
+
+
+def _remove_orphan(path: Path) -> None:
+    """Removes a table whose creator has ended; leaves anything else."""
+    with suppress(FileNotFoundError):
+        number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Another may have replaced it since it was opened.
+            here = os.path.samestat(os.fstat(number), os.stat(path, follow_symlinks=False))
+            if here and os.read(number, len(_MAGIC)) == _MAGIC:
+                path.unlink()
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(number)

@@ -19,7 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from venusrl.engine.engine_process import EngineConfig, obituary, spawn
-from venusrl.engine.generation import EngineError, FinishReason, Generation, Probe
+from venusrl.engine.generation import (
+    EngineError,
+    FinishReason,
+    Generation,
+    Probe,
+    WeightsError,
+    token_list,
+)
 from venusrl.engine.liveness import wait_for_silence
 from venusrl.engine.shared_table import Claim
 from venusrl.engine.wire import MAX_LINE_BYTES, READY_ID, decode, encode
@@ -152,20 +159,27 @@ class VllmEngine:
         """Replace the weights by those in ``path``: a safetensors file or a directory with one.
 
         Safe at any time; requests under way go on afterwards with the new weights.
+
+        Raises:
+            WeightsError: they are refused. Where the engine had begun to take them it is dead.
+            EngineError: it died, or took too long; it is dead.
         """
         file = _weights_file(Path(path))
+        what = f"push {file} as version {version}"
         async with self._push_lock:
             if version <= self.version:
-                raise EngineError(
-                    f"push {file}: version {version} is not newer than {self.version}"
-                )
+                raise WeightsError(f"{what}: it is not newer than {self.version}")
+            if not file.is_file():
+                raise WeightsError(f"{what}: there is no such file")
             try:
                 async with asyncio.timeout(self._config.push_timeout_s):
                     await self._request({"op": "push", "path": str(file), "version": version})
             except (EngineError, TimeoutError) as error:
+                refused = isinstance(error, EngineError) and self._dead is None
                 # The weights may be half replaced; nobody may generate with them.
                 self.close()
-                raise EngineError(f"push {file} as version {version}: {error!r}") from error
+                kind = WeightsError if refused else EngineError
+                raise kind(f"{what}: {str(error) or repr(error)}") from error
             self.version = version
 
     async def counts(self) -> dict[str, int]:
@@ -213,9 +227,9 @@ class VllmEngine:
                 {
                     "op": "generate",
                     "partial": partial is not None,
-                    "token_ids": list(token_ids),
+                    "token_ids": token_list(token_ids),
                     "max_tokens": max_tokens,
-                    "stop_token_ids": list(stop_token_ids),
+                    "stop_token_ids": token_list(stop_token_ids),
                     "temperature": temperature,
                     "prompt_logprobs": prompt_logprobs,
                     "priority": priority,
@@ -237,8 +251,8 @@ class VllmEngine:
         if partial is not None:
             self._partial[number] = partial
         answer = self._answer(number)
-        self._send({"id": number, **request})
         try:
+            self._send({"id": number, **request})
             return await answer
         except asyncio.CancelledError:
             self._send({"id": number, "op": "abort"})

@@ -69,11 +69,14 @@ class Workers:
     async def open(self) -> None:
         """Starts all; EngineError if one does not start."""
         starting = [self._begin(number) for number in range(len(self.engines))]
-        found = await asyncio.gather(*starting, return_exceptions=True)
-        errors = [error for error in found if isinstance(error, BaseException)]
-        if errors:
+        try:
+            found = await asyncio.gather(*starting, return_exceptions=True)
+            for error in found:
+                if error is not None:
+                    raise error
+        except BaseException:
             await self.close()
-            raise errors[0]
+            raise
         self._tasks = [asyncio.create_task(self._watch(n)) for n in range(len(self.engines))]
 
     @property
@@ -87,17 +90,23 @@ class Workers:
         return not self.live and all(task.done() for task in self._tasks)
 
     async def push_weights(self, path: Path | str, version: int) -> None:
-        """To all that live; those that are being started get them before they serve."""
+        """To all that live; those that are being started get them before they serve.
+
+        Raises:
+            WeightsError: one refuses them. Who is started later gets those before.
+        """
         async with self._pushing:
-            self._weights = (path, version)
+            before, self._weights = self._weights, (path, version)
             pushes = [self.engines[number] for number in self.live]
             for found in await asyncio.gather(
                 *(engine.push_weights(path, version) for engine in pushes if engine),
                 return_exceptions=True,
             ):
-                # An engine that fails at this is dead, and is replaced.
-                if isinstance(found, BaseException) and not isinstance(found, EngineError):
-                    raise found
+                # An engine that dies of something else is replaced, and then gets them.
+                if found is None or type(found) is EngineError:
+                    continue
+                self._weights = before
+                raise found
 
     async def counts(self) -> list[dict[str, int]]:
         """Of the engines that live."""
@@ -137,8 +146,9 @@ class Workers:
                 engine.close()
             try:
                 await self._begin(number)
-            except EngineError as error:
-                failures, self.reason = failures + 1, str(error)
+            except Exception as error:  # whatever `start` raises: others wait for this engine
+                told = isinstance(error, EngineError)
+                failures, self.reason = failures + 1, str(error) if told else repr(error)
                 continue
             self.replaced += 1
             self._changed(number)
