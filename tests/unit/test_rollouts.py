@@ -33,12 +33,12 @@ def columns(snapshot: Snapshot) -> dict[str, list[float]]:
 
 
 def decide(rollouts: Rollouts, workers: list[int], **changes: object) -> list[Trajectory]:
-    """Everybody is admitted, in their order; workers are columns of the snapshot."""
+    """Whoever has a worker is admitted, in their order; workers are columns of the snapshot."""
     count = len(workers)
     decision = Decision(
         critical=np.zeros(count, bool),
         rank=np.arange(count),
-        admitted=np.ones(count, bool),
+        admitted=np.asarray(workers) != NOWHERE,
         level=np.full(count, int(Level.HIGH)),
         worker=np.asarray(workers),
     )
