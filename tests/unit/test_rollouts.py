@@ -197,6 +197,7 @@ def test_a_group_that_is_restored_is_as_it_was_and_later_ones_come_after_all() -
     assert [m.record for m in group.members] == ["done", None, None]
     assert [m.failure for m in group.members] == [None, None, "hung"]
     assert [m.phase for m in group.members] == [Phase.DONE, Phase.WAITING, Phase.DONE]
+    assert not group.complete
     assert rollouts.dispatch(10, 1, 0.0).order == 5
 
 
