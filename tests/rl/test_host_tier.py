@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.desk import Desk
 from tests.support.model_runner import ModelRunner
-from tests.support.random_model import VOCABULARY, random_model
-from tests.support.vllm_scheduler import CONTEXT, PAGE_BYTES, Core, Desk, settings
+from tests.support.random_model import random_model, random_tokens
+from tests.support.vllm_scheduler import CONTEXT, PAGE_BYTES, Core, configuration
 from venusrl.engine.host_tier import PriorityCachePolicy
 from venusrl.engine.scheduler import AsyncPriorityScheduler, PriorityScheduler
 from venusrl.engine.server import engine_args
@@ -82,16 +83,11 @@ def machine(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     desk = Desk.open(tmp_path / "table", 16)
     options = {"table": str(desk.table.path), "check_every": 1, "wait_factor": 0.0}
-    given = settings(model, options, blocks=GPU_BLOCKS, host_chunks=HOST_CHUNKS)
+    given = configuration(options, blocks=GPU_BLOCKS, host_chunks=HOST_CHUNKS)
     ours = PriorityScheduler if request.param == 1 else AsyncPriorityScheduler
-    core = Core.start(ours, given, depth=request.param)
+    core = Core.start(ours, model, given, depth=request.param)
     yield Machine(core, desk)
     core.scheduler.shutdown()
-
-
-def tokens(seed: int, count: int) -> list[int]:
-    chance = random.Random(seed)
-    return [chance.randrange(2, VOCABULARY) for _ in range(count)]
 
 
 def test_vllm_loads_our_order_by_name_and_the_scheduler_finds_it(machine: Machine) -> None:
@@ -102,11 +98,11 @@ def test_vllm_loads_our_order_by_name_and_the_scheduler_finds_it(machine: Machin
 def test_a_context_that_left_the_gpu_comes_back_from_host_memory(machine: Machine) -> None:
     machine.desk.decide(1, rank=1, level=Level.LOW)
     machine.desk.decide(2, rank=2, level=Level.LOW)
-    first = machine.turn(1, tokens(1, 160), 20)
-    machine.turn(2, tokens(2, CONTEXT - 20), 10)  # takes nearly all of the GPU
+    first = machine.turn(1, random_tokens(1, 160), 20)
+    machine.turn(2, random_tokens(2, CONTEXT - 20), 10)  # takes nearly all of the GPU
     cached = machine.scheduler.residency.cached_blocks(1)
     assert cached < 11 and machine.in_host(first) == 11
-    machine.turn(1, first + tokens(3, 20), 4)
+    machine.turn(1, first + random_tokens(3, 20), 4)
     assert machine.runner.loaded == 11 - cached
 
 
@@ -117,11 +113,11 @@ def test_what_leaves_host_memory_is_what_the_table_says(machine: Machine) -> Non
     for number, rank in ranked.items():
         machine.desk.decide(number, rank=rank, level=Level.LOW)
     for number in ranked:
-        contexts[number] = machine.turn(number, tokens(number, 150), 11)
+        contexts[number] = machine.turn(number, random_tokens(number, 150), 11)
     assert {n: machine.in_host(c) for n, c in contexts.items()} == {1: 10, 2: 10, 3: 10}
     machine.desk.decide(1, rank=9, level=Level.LOW)
     machine.desk.decide(4, rank=0, level=Level.LOW)
-    fourth = machine.turn(4, tokens(4, 90), 7)
+    fourth = machine.turn(4, random_tokens(4, 90), 7)
     assert machine.in_host(fourth) == 6
     held = {n: machine.in_host(c) for n, c in contexts.items()}
     on_gpu = {n: machine.scheduler.residency.cached_blocks(n) for n in contexts}
@@ -129,13 +125,13 @@ def test_what_leaves_host_memory_is_what_the_table_says(machine: Machine) -> Non
     assert held == {1: 10, 2: 10, 3: 4}
     machine.desk.leave(2)  # over: goes before all that is of use
     machine.desk.decide(5, rank=0, level=Level.LOW)
-    machine.turn(5, tokens(5, 90), 7)
+    machine.turn(5, random_tokens(5, 90), 7)
     assert machine.in_host(contexts[2]) == 4
 
 
 def test_new_weights_empty_host_memory(machine: Machine) -> None:
     machine.desk.decide(1, rank=1, level=Level.LOW)
-    context = machine.turn(1, tokens(1, 100), 4)
+    context = machine.turn(1, random_tokens(1, 100), 4)
     assert machine.in_host(context) == 6
     machine.core.push()
     assert machine.in_host(context) == 0 and len(machine.policy.order) == 0
@@ -147,12 +143,12 @@ def test_who_has_read_its_context_begins_beside_those_who_run(machine: Machine) 
     """It holds what it has read, and needs room for the rest only."""
     for number in (1, 2, 3):
         machine.desk.decide(number, rank=number, level=Level.LOW)
-    first = machine.turn(1, tokens(1, 160), 20)
-    machine.turn(2, tokens(2, CONTEXT - 20), 10)
+    first = machine.turn(1, random_tokens(1, 160), 20)
+    machine.turn(2, random_tokens(2, CONTEXT - 20), 10)
     core, loaded = machine.core, machine.runner.loaded
-    core.ask("long", 3, tokens(3, 100), 60)
+    core.ask("long", 3, random_tokens(3, 100), 60)
     core.step()
-    core.ask("again", 1, first + tokens(4, 10), 4)
+    core.ask("again", 1, first + random_tokens(4, 10), 4)
     finished: list[str] = []
     while not finished:
         core.step()
@@ -165,18 +161,18 @@ def test_new_weights_wait_for_what_is_being_read(machine: Machine) -> None:
     """vLLM cannot forget blocks that a copy fills, nor those of who has read and does not run."""
     machine.desk.decide(1, rank=1, level=Level.LOW)
     machine.desk.decide(2, rank=2, level=Level.LOW)
-    first = machine.turn(1, tokens(1, 160), 20)
-    machine.turn(2, tokens(2, CONTEXT - 20), 10)
+    first = machine.turn(1, random_tokens(1, 160), 20)
+    machine.turn(2, random_tokens(2, CONTEXT - 20), 10)
     for steps in range(1, 4):
         name = f"again {steps}"
-        machine.core.ask(name, 1, first + tokens(3, 20), 4)
+        machine.core.ask(name, 1, first + random_tokens(3, 20), 4)
         for _ in range(steps):
             machine.core.step()
         machine.core.push()
         assert len(machine.policy.order) == 0 and not machine.scheduler.kv_holding_waiting
         machine.core.finish()
         assert len(machine.core.take_finished()[name]) == 4
-        machine.turn(2, tokens(2, CONTEXT - 20), 10)
+        machine.turn(2, random_tokens(2, CONTEXT - 20), 10)
     assert machine.runner.loaded > 0
 
 
@@ -187,7 +183,7 @@ def test_no_turn_ever_gets_a_wrong_block_whatever_is_displaced_and_evicted(
     Ranks and levels change all the time; every block that is read is compared."""
     core = machine.core
     chance = random.Random(7)
-    contexts = {n: tokens(n // 4, 44) + tokens(100 + n, 20) for n in range(12)}
+    contexts = {n: random_tokens(n // 4, 44) + random_tokens(100 + n, 20) for n in range(12)}
     left = dict.fromkeys(contexts, 6)
     under_way: set[int] = set()
     while left:
@@ -201,7 +197,7 @@ def test_no_turn_ever_gets_a_wrong_block_whatever_is_displaced_and_evicted(
         for name, produced in core.take_finished().items():
             number = int(name.partition(":")[0])
             contexts[number] += produced
-            contexts[number] += tokens(len(contexts[number]), chance.randrange(4, 14))
+            contexts[number] += random_tokens(len(contexts[number]), chance.randrange(4, 14))
             under_way.discard(number)
             left[number] -= 1
             if not left[number]:
@@ -216,9 +212,8 @@ def test_no_turn_ever_gets_a_wrong_block_whatever_is_displaced_and_evicted(
 
 
 def test_without_our_scheduler_the_order_is_that_of_vllm(model: Path) -> None:
-    transfer = engine_args(
-        settings(model, None, blocks=GPU_BLOCKS, host_chunks=HOST_CHUNKS)
-    ).kv_transfer_config
+    given = configuration(None, blocks=GPU_BLOCKS, host_chunks=HOST_CHUNKS)
+    transfer = engine_args(str(model), given).kv_transfer_config
     assert transfer.kv_connector_extra_config == {
         "cpu_bytes_to_use": HOST_CHUNKS * PAGE_BYTES,
         "offload_prompt_only": False,

@@ -8,15 +8,15 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from tests.support.random_model import VOCABULARY, random_model
+from tests.support.desk import Desk
+from tests.support.random_model import VOCABULARY, random_model, random_tokens
 from venusrl.engine import EngineConfig, VllmEngine
-from venusrl.engine.shared_table import DECISION, NOBODY, Claim, SharedTable
+from venusrl.engine.shared_table import NOBODY, Claim
 from venusrl.schedule.snapshot import Level
 from venusrl.simulate.fitted import CPU_S, DECODED, PREFILLED, READ, STEP_WALL_S
 
@@ -26,7 +26,7 @@ BLOCK = 32
 CONTEXT = 512
 # One context of the greatest length, and little more; one block is vLLM's own.
 BLOCKS = CONTEXT // BLOCK + 6
-SLOTS = 64
+SLOTS = 128
 GROUP = 4
 
 
@@ -44,44 +44,10 @@ def scripts(count: int, turns: int, seed: int) -> list[Script]:
     found = []
     for number in range(count):
         if number % GROUP == 0:
-            prompt = [chance.randrange(2, VOCABULARY) for _ in range(44)]
+            prompt = random_tokens(chance.randrange(1 << 32), 44)
         lengths = [(chance.randrange(8, 28), chance.randrange(6, 20)) for _ in range(turns)]
         found.append(Script(prompt, lengths, seed=seed * 1000 + number))
     return found
-
-
-@dataclass
-class Desk:
-    """Publishes decisions: what a router does."""
-
-    table: SharedTable
-    rows: np.ndarray = field(init=False)
-    used: int = 0
-
-    def __post_init__(self) -> None:
-        self.rows = np.zeros(SLOTS, DECISION)
-        self.rows["trajectory"] = NOBODY
-
-    def enter(self) -> Claim:
-        slot = int(np.flatnonzero(self.rows["trajectory"] == NOBODY)[0])
-        self.used += 1
-        self.rows[slot] = (self.used, 0, self.used, 0, int(Level.HIGH))
-        self.table.publish(self.rows)
-        return Claim(slot, self.used)
-
-    def leave(self, claim: Claim) -> None:
-        self.rows["trajectory"][claim.slot] = NOBODY
-        self.table.publish(self.rows)
-
-    def shuffle(self, chance: random.Random) -> None:
-        """Another order, another third critical, another third without protection."""
-        ranks = list(range(SLOTS))
-        chance.shuffle(ranks)
-        self.rows["rank"] = ranks
-        for slot in range(SLOTS):
-            self.rows["critical"][slot] = chance.random() < 0.3
-            self.rows["level"][slot] = chance.choice([Level.LOW, Level.HIGH, Level.HIGH])
-        self.table.publish(self.rows)
 
 
 @dataclass
@@ -96,7 +62,7 @@ class Engines:
 def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
     place = tmp_path_factory.mktemp("scheduler")
     random_model(place / "model", 3, tied=False, positions=CONTEXT)
-    desk = Desk(SharedTable.create(place / "table", DECISION, SLOTS))
+    desk = Desk.open(place / "table", SLOTS)
     plain = {
         "max_model_len": CONTEXT,
         "max_concurrency": 12,
@@ -141,14 +107,14 @@ async def play(
     claim = desk.enter() if desk else None
     for generated, read in script.turns:
         if desk and shuffler:
-            desk.shuffle(shuffler)
+            desk.shuffle(desk.alive, shuffler)
         turn = await engine.generate(
             context, max_tokens=generated, stop_token_ids=[], temperature=0.0, claim=claim
         )
         context += turn.token_ids
         context += [observed.randrange(2, VOCABULARY) for _ in range(read)]
     if desk and claim:
-        desk.leave(claim)
+        desk.leave(claim.slot)
     return context
 
 
@@ -189,7 +155,7 @@ def test_every_step_tells_what_it_computed(engines: Engines) -> None:
     """Twice the same context: the second time all but its last block is found in the cache."""
 
     async def scenario() -> None:
-        context = [random.Random(9).randrange(2, VOCABULARY) for _ in range(150)]
+        context = random_tokens(9, 150)
         for prefilled in (150, 150 - 150 // BLOCK * BLOCK):
             await engines.stock.steps()
             await engines.stock.generate(context, max_tokens=6, stop_token_ids=[])
@@ -222,10 +188,8 @@ def test_more_is_found_in_the_cache_than_by_stock_vllm(engines: Engines) -> None
 def test_pinned_contexts_that_fill_the_cache_stop_nobody(engines: Engines) -> None:
     """Each nearly fills the cache alone, all of them are to be kept; so says the engine's reader.
     Requests that no trajectory claims get their turn too."""
-    chance = random.Random(7)
     chosen = [
-        Script([chance.randrange(2, VOCABULARY) for _ in range(300)], [(40, 20)] * 3, seed=number)
-        for number in range(6)
+        Script(random_tokens(number, 300), [(40, 20)] * 3, seed=number) for number in range(6)
     ]
 
     async def scenario() -> None:
@@ -253,15 +217,13 @@ def test_one_that_is_over_or_moved_away_leaves_its_blocks_first(engines: Engines
         await turn(first, claims[0])
         await turn(second, claims[1])
         before = await engines.ours.counts()
-        desk.leave(claims[0])
-        desk.rows["worker"][claims[1].slot] = 1
-        desk.table.publish(desk.rows)
+        desk.leave(claims[0].slot)
+        desk.decide(claims[1].slot, rank=2, level=Level.HIGH, worker=1)
         last = desk.enter()
         await turn(third, last)
         after = await engines.ours.counts()
         assert after["released"] - before["released"] == 2
-        desk.leave(last)
-        desk.leave(claims[1])
+        desk.leave(last.slot, claims[1].slot)
 
     engines.runner.run(scenario())
 
@@ -285,7 +247,7 @@ def test_a_push_of_weights_drops_what_is_pinned(engines: Engines, tmp_path: Path
             await engine.push_weights(tmp_path, 1)
         new = await turn(engines.ours, claim)
         assert new == await turn(engines.stock, None) != old
-        engines.desk.leave(claim)
+        engines.desk.leave(claim.slot)
 
     engines.runner.run(scenario())
 
@@ -307,7 +269,7 @@ def test_nonsense_about_whose_turn_it_is_does_no_harm(engines: Engines) -> None:
             Claim(0, NOBODY),
             Claim("0", 1.5),  # type: ignore[arg-type]
             Claim(0, 1 << 63),
-            Claim(0, 999_999),  # a slot that is somebody else's
+            Claim(1, 999_999),  # a slot that is somebody else's
         ):
             assert await turn(engines.ours, claim) == expected
 
@@ -329,6 +291,6 @@ def test_two_turns_of_one_trajectory_at_once_are_served(engines: Engines) -> Non
             )
         )
         assert both[1].token_ids[:20] == both[0].token_ids
-        engines.desk.leave(claim)
+        engines.desk.leave(claim.slot)
 
     engines.runner.run(scenario())

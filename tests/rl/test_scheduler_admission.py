@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import pytest
 
-from tests.support.random_model import VOCABULARY, random_model
-from venusrl.engine import admission, room
+from tests.support.desk import Desk
+from tests.support.random_model import random_model, random_tokens
+from venusrl.engine import EngineConfig, admission, room
 from venusrl.engine.admission import Passing
-from venusrl.engine.shared_table import CLAIM_KEYS, DECISION, NOBODY, SharedTable
+from venusrl.engine.engine_process import environment
+from venusrl.engine.shared_table import Claim
 from venusrl.schedule.snapshot import Level
 
 pytestmark = [pytest.mark.rl, pytest.mark.timeout(300)]
@@ -26,11 +27,10 @@ PREFILL = 24
 
 @dataclass
 class Engine:
-    """Rows of the table are trajectories, by number; a request is one turn of its trajectory."""
+    """A request is one turn of its trajectory."""
 
     llm: Any
-    table: SharedTable
-    rows: np.ndarray
+    desk: Desk
     scheduled: dict[str, int] = field(default_factory=dict)  # tokens of the last step, by request
     produced: dict[str, int] = field(default_factory=dict)  # tokens of all requests
     running: set[str] = field(default_factory=set)
@@ -51,18 +51,16 @@ class Engine:
     ) -> str:
         from vllm import SamplingParams
 
-        self.rows[number] = (number, 0, rank, critical, int(level))
-        self.table.publish(self.rows)
-        random = np.random.default_rng(number)
+        self.desk.decide(number, rank=rank, level=level, critical=critical)
         self.llm.add_request(
             str(number),
-            {"prompt_token_ids": random.integers(2, VOCABULARY, tokens).tolist()},
+            {"prompt_token_ids": random_tokens(number, tokens)},
             SamplingParams(
                 temperature=0.0,
                 max_tokens=generate,
                 detokenize=False,
                 ignore_eos=True,
-                extra_args=dict(zip(CLAIM_KEYS, (number, number), strict=True)),
+                extra_args=Claim(number, number).extra_args,
             ),
         )
         self.running.add(str(number))
@@ -79,8 +77,7 @@ class Engine:
         while self.llm.has_unfinished_requests():
             self.step()
         self.produced.clear()
-        self.rows["trajectory"] = NOBODY
-        self.table.publish(self.rows)
+        self.desk.leave(*self.desk.alive)
         self.scheduler.reset_prefix_cache()
 
 
@@ -90,37 +87,22 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
     place = tmp_path_factory.mktemp("admission")
     random_model(place / "model", 3, tied=False, positions=CONTEXT)
-    table = SharedTable.create(place / "table", DECISION, 16)
+    desk = Desk.open(place / "table", 16)
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {
-            "HF_HUB_OFFLINE": "1",
-            "VLLM_NO_USAGE_STATS": "1",
-            "DO_NOT_TRACK": "1",
-            "VLLM_LOGGING_LEVEL": "ERROR",
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        }.items():
+        for name, value in environment(1).items():
             patch.setenv(name, value)
-        llm = make_llm(
-            {
-                "model": str(place / "model"),
-                "max_model_len": CONTEXT,
-                "max_concurrency": 8,
-                "kv_cache_bytes": 1 << 28,
-                "kv_blocks": BLOCKS,
-                "block_tokens": BLOCK,
-                "step_tokens": 512,
-                "seed": 0,
-                "scheduler": {
-                    "table": str(table.path),
-                    "check_every": 1,
-                    "prefill_tokens": PREFILL,
-                },
-            }
+        options = {"table": str(desk.table.path), "check_every": 1, "prefill_tokens": PREFILL}
+        config = EngineConfig(
+            max_model_len=CONTEXT,
+            max_concurrency=8,
+            kv_cache_bytes=1 << 28,
+            kv_blocks=BLOCKS,
+            block_tokens=BLOCK,
+            step_tokens=512,
+            scheduler=options,
         )
-        rows = np.zeros(16, DECISION)
-        rows["trajectory"] = NOBODY
-        engine = Engine(llm, table, rows)
+        llm = make_llm(str(place / "model"), config)
+        engine = Engine(llm, desk)
         schedule = engine.scheduler.schedule
 
         def observed(*args: Any, **kwargs: Any) -> Any:

@@ -16,8 +16,9 @@ import pytest
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from tests.support.random_model import VOCABULARY, random_model
-from tests.support.vllm_scheduler import BLOCK, CONTEXT, Core, Desk, settings
+from tests.support.desk import Desk
+from tests.support.random_model import random_model, random_tokens
+from tests.support.vllm_scheduler import BLOCK, CONTEXT, Core, configuration
 from venusrl.engine.scheduler import AsyncPriorityScheduler, PriorityScheduler
 from venusrl.schedule.snapshot import Level
 
@@ -62,8 +63,8 @@ def start(model: Path, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Iterator[
             "prefill_tokens": prefill,
         }
         ours = scheduler_class in (PriorityScheduler, AsyncPriorityScheduler)
-        given = settings(model, options if ours else None, blocks=blocks, host_chunks=host_chunks)
-        started.append(Core.start(scheduler_class, given, **how))
+        given = configuration(options if ours else None, blocks=blocks, host_chunks=host_chunks)
+        started.append(Core.start(scheduler_class, model, given, **how))
         return started[-1]
 
     yield one
@@ -71,16 +72,14 @@ def start(model: Path, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         core.scheduler.shutdown()
 
 
-def drawn(seed: int, count: int) -> list[int]:
-    chance = random.Random(seed)
-    return [chance.randrange(2, VOCABULARY) for _ in range(count)]
-
-
 def play(core: Core, desk: Desk, *, seed: int) -> list[list[int]]:
     """Whole contexts in the end. Which turns are asked for when, aborted and asked for again, what
     is decided and when weights are pushed is chance; what the contexts are is not."""
     chance = random.Random(seed)
-    contexts = [drawn(number // GROUP, 44) + drawn(100 + number, 20) for number in range(COUNT)]
+    contexts = [
+        random_tokens(number // GROUP, 44) + random_tokens(100 + number, 20)
+        for number in range(COUNT)
+    ]
     left = dict.fromkeys(range(COUNT), TURNS)
     under_way: dict[str, int] = {}
     asked = 0
@@ -102,7 +101,7 @@ def play(core: Core, desk: Desk, *, seed: int) -> list[list[int]]:
         core.step()
         for name, produced in core.take_finished().items():
             number = under_way.pop(name)
-            contexts[number] += produced + drawn(len(contexts[number]), 9)
+            contexts[number] += produced + random_tokens(len(contexts[number]), 9)
             left[number] -= 1
             if not left[number]:
                 del left[number]
@@ -141,24 +140,24 @@ def test_what_is_displaced_before_it_is_computed_is_not_found_later(
 ) -> None:
     """vLLM names a block once a step is to fill it. Decoding comes first in a step, so the last in
     rank may lose its place to prefill of the same step; its last block then holds less."""
-    prompt = drawn(1, 3 * BLOCK)
+    prompt = random_tokens(1, 3 * BLOCK)
     desk.decide(1, rank=1, level=Level.LOW)
     desk.decide(2, rank=9, level=Level.LOW, critical=False)
     desk.decide(3, rank=5, level=Level.LOW, critical=False)
     # The first four and the second's last, and two of each of the third's prefills.
     core = start(PriorityScheduler, blocks=1 + 4 + 1 + 2, prefill=30, depth=1)
     core.scheduler.scheduler_reserve_full_isl = False
-    core.ask("first", 1, prompt + drawn(2, 8), 6)
-    second = prompt + drawn(3, BLOCK - 2)
+    core.ask("first", 1, prompt + random_tokens(2, 8), 6)
+    second = prompt + random_tokens(3, BLOCK - 2)
     core.ask("second", 2, second, 3)
     core.step()
-    core.ask("third", 3, drawn(4, 100), 1)
+    core.ask("third", 3, random_tokens(4, 100), 1)
     core.step()
     core.step()
     assert {r.request_id for r in core.scheduler.running} == {"first"}
     core.abort("third")
     core.finish()
-    core.ask("next", 2, second + core.take_finished()["second"] + drawn(5, 9), 2)
+    core.ask("next", 2, second + core.take_finished()["second"] + random_tokens(5, 9), 2)
     core.finish()
 
 
@@ -167,10 +166,10 @@ def test_a_turn_that_ends_while_it_is_displaced_leaves_a_record(start: Start, de
     desk.decide(1, rank=1, level=Level.HIGH, critical=False)
     desk.decide(2, rank=2, level=Level.LOW)
     core = start(AsyncPriorityScheduler, blocks=1 + 8, depth=2)
-    core.ask("first", 1, drawn(1, 4 * BLOCK + 3), 2)
+    core.ask("first", 1, random_tokens(1, 4 * BLOCK + 3), 2)
     core.step()
     core.step()
-    core.ask("second", 2, drawn(2, 5 * BLOCK), 1)
+    core.ask("second", 2, random_tokens(2, 5 * BLOCK), 1)
     core.step()
     assert core.scheduler.counts.displaced == 1
     while "first" in core.scheduler.requests:

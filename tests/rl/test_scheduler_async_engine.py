@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.random_model import VOCABULARY, random_model
-from tests.support.vllm_scheduler import Desk
-from venusrl.engine.shared_table import CLAIM_KEYS
+from tests.support.desk import Desk
+from tests.support.random_model import random_model, random_tokens
+from venusrl.engine import EngineConfig
+from venusrl.engine.engine_process import environment
+from venusrl.engine.shared_table import Claim
 from venusrl.schedule.snapshot import Level
 
 pytestmark = [pytest.mark.rl, pytest.mark.timeout(600)]
@@ -40,19 +42,16 @@ def started(place: Path, options: dict[str, Any] | None) -> Any:
 
     from venusrl.engine.server import engine_args
 
-    arguments = engine_args(
-        {
-            "model": str(place / "model"),
-            "max_model_len": CONTEXT,
-            "max_concurrency": 12,
-            "kv_cache_bytes": 1 << 28,
-            "kv_blocks": BLOCKS,
-            "block_tokens": BLOCK,
-            "step_tokens": 96,
-            "seed": 0,
-            "scheduler": options,
-        }
+    config = EngineConfig(
+        max_model_len=CONTEXT,
+        max_concurrency=12,
+        kv_cache_bytes=1 << 28,
+        kv_blocks=BLOCKS,
+        block_tokens=BLOCK,
+        step_tokens=96,
+        scheduler=options,
     )
+    arguments = engine_args(str(place / "model"), config)
     if options:
         arguments.scheduler_cls = "venusrl.engine.scheduler.AsyncPriorityScheduler"
     return LLMEngine.from_engine_args(arguments)
@@ -75,14 +74,7 @@ def allow_async_scheduling(monkeypatch: pytest.MonkeyPatch) -> None:
 def engine(place: Path) -> Iterator[tuple[Any, Desk, list[list[int]]]]:
     """Ours, asynchronous; and what stock vLLM plays."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {
-            "HF_HUB_OFFLINE": "1",
-            "VLLM_NO_USAGE_STATS": "1",
-            "DO_NOT_TRACK": "1",
-            "VLLM_LOGGING_LEVEL": "ERROR",
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        }.items():
+        for name, value in environment(1).items():
             patch.setenv(name, value)
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # more would spin, between operations that take microseconds
@@ -108,8 +100,7 @@ def play(llm: Any, desk: Desk | None) -> list[list[int]]:
     from vllm import SamplingParams
 
     chance = random.Random(5)
-    prompts = [[chance.randrange(2, VOCABULARY) for _ in range(44)] for _ in range(COUNT // GROUP)]
-    contexts = [list(prompts[number // GROUP]) for number in range(COUNT)]
+    contexts = [random_tokens(number // GROUP, 44) for number in range(COUNT)]
     lengths = [[chance.randrange(8, 28) for _ in range(TURNS)] for _ in range(COUNT)]
     shuffler = random.Random(6)
 
@@ -121,7 +112,7 @@ def play(llm: Any, desk: Desk | None) -> list[list[int]]:
             max_tokens=lengths[number].pop(),
             ignore_eos=True,
             detokenize=False,
-            extra_args=dict.fromkeys(CLAIM_KEYS, number),
+            extra_args=Claim(number, number).extra_args,
         )
         name = f"{number}.{len(lengths[number])}"
         llm.add_request(name, {"prompt_token_ids": list(contexts[number])}, parameters)
@@ -156,7 +147,7 @@ def test_after_a_push_in_the_middle_of_a_turn_nothing_is_of_the_old_weights(
     from vllm import SamplingParams
 
     llm, desk, _ = engine
-    prompt = [random.Random(9).randrange(2, VOCABULARY) for _ in range(70)]
+    prompt = random_tokens(9, 70)
     desk.decide(1, rank=1, level=Level.HIGH)
 
     def ask(name: str, context: list[int], count: int) -> None:
@@ -165,7 +156,7 @@ def test_after_a_push_in_the_middle_of_a_turn_nothing_is_of_the_old_weights(
             max_tokens=count,
             ignore_eos=True,
             detokenize=False,
-            extra_args=dict.fromkeys(CLAIM_KEYS, 1),
+            extra_args=Claim(1, 1).extra_args,
         )
         llm.add_request(name, {"prompt_token_ids": context}, parameters)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import inspect
-from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
@@ -88,8 +87,8 @@ def test_an_engine_takes_the_variant_that_its_platform_needs(
     from vllm.platforms import current_platform
 
     monkeypatch.setattr(type(current_platform), "is_cpu", lambda self: cpu)
-    settings = asdict(EngineConfig(scheduler={"table": "/t"})) | {"model": "m", "kv_cache_bytes": 1}
-    assert engine_args(settings).scheduler_cls == f"venusrl.engine.scheduler.{variant}"
+    arguments = engine_args("m", EngineConfig(scheduler={"table": "/t"}))
+    assert arguments.scheduler_cls == f"venusrl.engine.scheduler.{variant}"
 
 
 @pytest.mark.parametrize(

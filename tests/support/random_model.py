@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -9,6 +10,11 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 VOCABULARY = 192
+
+
+def random_tokens(seed: int, count: int) -> list[int]:
+    chance = random.Random(seed)
+    return [chance.randrange(2, VOCABULARY) for _ in range(count)]
 
 
 def random_model(

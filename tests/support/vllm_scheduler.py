@@ -2,74 +2,38 @@
 
 from __future__ import annotations
 
-import random
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from tests.support.model_runner import ModelRunner, Step
+from venusrl.engine import EngineConfig
 from venusrl.engine.host_tier import settle
 from venusrl.engine.server import engine_args
-from venusrl.engine.shared_table import CLAIM_KEYS, DECISION, NOBODY, SharedTable
-from venusrl.schedule.snapshot import Level
+from venusrl.engine.shared_table import Claim
 
 BLOCK, CONTEXT = 16, 320
 PAGE_BYTES = 8192
 NOTHING = 0  # a token that nobody generates
 
 
-@dataclass
-class Desk:
-    """Publishes decisions: what a router does. Rows are trajectories, by number."""
-
-    table: SharedTable
-    rows: np.ndarray
-
-    @classmethod
-    def open(cls, path: Path, rows: int) -> Desk:
-        nobody = np.zeros(rows, DECISION)
-        nobody["trajectory"] = NOBODY
-        return cls(SharedTable.create(path, DECISION, rows), nobody)
-
-    def decide(self, number: int, *, rank: int, level: Level, critical: bool = True) -> None:
-        self.rows[number] = (number, 0, rank, critical, int(level))
-        self.table.publish(self.rows)
-
-    def leave(self, number: int) -> None:
-        self.rows[number]["trajectory"] = NOBODY
-        self.table.publish(self.rows)
-
-    def shuffle(self, alive: Iterable[int], chance: random.Random) -> None:
-        """Another order, another third critical, another third without protection."""
-        self.rows["trajectory"] = NOBODY
-        for number in alive:
-            level = chance.choice([Level.LOW, Level.HIGH, Level.HIGH])
-            rank, critical = chance.randrange(99), chance.random() < 0.3
-            self.rows[number] = (number, 0, rank, critical, int(level))
-        self.table.publish(self.rows)
-
-
-def settings(
-    model: Path, options: Mapping[str, Any] | None, *, blocks: int, host_chunks: int = 0
-) -> dict[str, Any]:
-    """Of an engine (server.engine_args)."""
-    return {
-        "model": str(model),
-        "max_model_len": CONTEXT,
-        "max_concurrency": 8,
-        "kv_cache_bytes": 1 << 28,
-        "kv_blocks": blocks,
-        "block_tokens": BLOCK,
-        "step_tokens": CONTEXT,
-        "seed": 0,
-        "host_cache_bytes": host_chunks * PAGE_BYTES,
-        "scheduler": options,
-    }
+def configuration(
+    options: Mapping[str, Any] | None, *, blocks: int, host_chunks: int = 0
+) -> EngineConfig:
+    return EngineConfig(
+        max_model_len=CONTEXT,
+        max_concurrency=8,
+        kv_cache_bytes=1 << 28,
+        kv_blocks=blocks,
+        block_tokens=BLOCK,
+        step_tokens=CONTEXT,
+        host_cache_bytes=host_chunks * PAGE_BYTES,
+        scheduler=options,
+    )
 
 
 @dataclass
@@ -88,7 +52,13 @@ class Core:
 
     @classmethod
     def start(
-        cls, scheduler_class: Any, given: Mapping[str, Any], *, depth: int, v2: bool = False
+        cls,
+        scheduler_class: Any,
+        model: Path,
+        given: EngineConfig,
+        *,
+        depth: int,
+        v2: bool = False,
     ) -> Core:
         from vllm.config import set_current_vllm_config
         from vllm.utils.hashing import sha256
@@ -101,8 +71,9 @@ class Core:
         )
         from vllm.v1.structured_output import StructuredOutputManager
 
-        blocks = given["kv_blocks"]
-        config = engine_args(given).create_engine_config()
+        blocks = given.kv_blocks
+        assert blocks is not None
+        config = engine_args(str(model), given).create_engine_config()
         config.cache_config.num_gpu_blocks = blocks
         # vLLM's platform for CPUs has switched it off.
         config.scheduler_config.async_scheduling = depth > 1
@@ -138,7 +109,7 @@ class Core:
             max_tokens=generate,
             stop_token_ids=[stop],
             ignore_eos=True,
-            extra_args=dict.fromkeys(CLAIM_KEYS, number),
+            extra_args=Claim(number, number).extra_args,
         )
         self.scheduler.add_request(
             Request(name, [*tokens], parameters, None, block_hasher=self.hasher)

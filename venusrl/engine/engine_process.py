@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,27 +50,14 @@ class EngineConfig:
 
 
 def spawn(connection: socket.socket, model: str, config: EngineConfig) -> "subprocess.Popen[bytes]":
-    settings = {
-        "model": model,
-        "max_model_len": config.max_model_len,
-        "max_concurrency": config.max_concurrency,
-        "kv_cache_bytes": config.kv_cache_bytes,
-        "kv_blocks": config.kv_blocks,
-        "block_tokens": config.block_tokens,
-        "host_cache_bytes": config.host_cache_bytes,
-        "step_tokens": config.step_tokens,
-        "scheduler": config.scheduler,
-        "seed": config.seed,
-        "log_steps": config.log_steps,
-    }
+    # Its messages go there by themselves; and a table may be given as a Path.
+    settings = json.dumps(asdict(replace(config, log_path=None)), default=os.fspath)
     number = connection.fileno()
-    # A table may be given as a Path.
-    text = json.dumps(settings, default=os.fspath)
     log = None if config.log_path is None else config.log_path.open("ab")
     try:
         return subprocess.Popen(
-            [sys.executable, "-m", "venusrl.engine.server", str(number), text],
-            env={**os.environ, **_environment(config)},
+            [sys.executable, "-m", "venusrl.engine.server", str(number), model, settings],
+            env={**os.environ, **environment(config.threads)},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -97,8 +84,9 @@ def obituary(process: "subprocess.Popen[bytes]", log: Path | None) -> str:
     return f"{text}; the end of {log}:\n{log.read_text(errors='replace')[-1500:]}"
 
 
-def _environment(config: EngineConfig) -> Mapping[str, str]:
-    threads = config.threads or len(os.sched_getaffinity(0))
+def environment(threads: int | None) -> Mapping[str, str]:
+    """What vLLM is to find in its environment; `threads` as in the configuration."""
+    threads = threads or len(os.sched_getaffinity(0))
     # This package is importable there as it is here, whatever the working directory.
     places = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     return {

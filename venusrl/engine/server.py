@@ -1,4 +1,5 @@
-"""The engine's own process: ``python -m venusrl.engine.server FD``, started by vllm_engine.py.
+"""The engine's own process: ``python -m venusrl.engine.server FD MODEL CONFIG``, started
+by engine_process.py.
 
 One thread, one loop: take what has been asked, advance vLLM by one step, answer what is finished.
 A push of weights therefore falls between two steps by construction, and nothing spins: with its
@@ -18,7 +19,8 @@ from dataclasses import asdict
 from typing import Any
 
 from venusrl.engine.counting import StepLog, count_prefill
-from venusrl.engine.shared_table import CLAIM_KEYS
+from venusrl.engine.engine_process import EngineConfig
+from venusrl.engine.shared_table import Claim
 from venusrl.engine.step_cost import PREFILL_COST, StepCost, measure_steps
 from venusrl.engine.wire import PARTIAL_TOKENS, READY_ID, decode, encode
 
@@ -27,44 +29,43 @@ _EMPTY_STEP_WAIT_S = 0.002
 _EXTENSION = "venusrl.engine.worker_extension.WeightPushExtension"
 
 
-def make_llm(settings: Mapping[str, Any]) -> Any:
+def make_llm(model: str, config: EngineConfig) -> Any:
     from vllm.v1.engine.llm_engine import LLMEngine
 
-    return LLMEngine.from_engine_args(engine_args(settings))
+    return LLMEngine.from_engine_args(engine_args(model, config))
 
 
-def engine_args(settings: Mapping[str, Any]) -> Any:
+def engine_args(model: str, config: EngineConfig) -> Any:
     """What vLLM is started with."""
     from vllm.engine.arg_utils import EngineArgs
     from vllm.platforms import current_platform
 
-    scheduler = settings["scheduler"]
     # vLLM schedules ahead everywhere but on CPUs.
     variant = "PriorityScheduler" if current_platform.is_cpu() else "AsyncPriorityScheduler"
     ours: dict[str, Any] = {
         "scheduler_cls": f"venusrl.engine.scheduler.{variant}",
-        "additional_config": {"venus": scheduler},
+        "additional_config": {"venus": config.scheduler},
     }
     return EngineArgs(
-        model=settings["model"],
+        model=model,
         skip_tokenizer_init=True,
         dtype="float32",
         enforce_eager=True,
-        max_model_len=settings["max_model_len"],
-        max_num_seqs=settings["max_concurrency"],
-        max_num_batched_tokens=settings["step_tokens"] or max(8192, settings["max_model_len"]),
-        kv_cache_memory_bytes=settings["kv_cache_bytes"],
-        num_gpu_blocks_override=settings["kv_blocks"],
-        block_size=settings["block_tokens"],
+        max_model_len=config.max_model_len,
+        max_num_seqs=config.max_concurrency,
+        max_num_batched_tokens=config.step_tokens or max(8192, config.max_model_len),
+        kv_cache_memory_bytes=config.kv_cache_bytes,
+        num_gpu_blocks_override=config.kv_blocks,
+        block_size=config.block_tokens,
         enable_prefix_caching=True,
         scheduling_policy="priority",
-        **(ours if scheduler else {}),
-        kv_transfer_config=_host_tier(settings.get("host_cache_bytes", 0), bool(scheduler)),
+        **(ours if config.scheduler else {}),
+        kv_transfer_config=_host_tier(config.host_cache_bytes, bool(config.scheduler)),
         disable_log_stats=True,
         # Nothing implicit: sampling is what the request says.
         generation_config="vllm",
         worker_extension_cls=_EXTENSION,
-        seed=settings["seed"],
+        seed=config.seed,
     )
 
 
@@ -189,7 +190,7 @@ class Server:
             output_kind=(
                 RequestOutputKind.DELTA if request["partial"] else RequestOutputKind.FINAL_ONLY
             ),
-            extra_args=None if claim is None else dict(zip(CLAIM_KEYS, claim, strict=True)),
+            extra_args=None if claim is None else Claim(*claim).extra_args,
         )
         self._llm.add_request(
             str(number),
@@ -256,10 +257,10 @@ def main() -> None:
     # it, so that its user can finish the step and save.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection = socket.socket(fileno=int(sys.argv[1]))
-    settings = json.loads(sys.argv[2])
-    llm = make_llm(settings)
+    config = EngineConfig(**json.loads(sys.argv[3]))
+    llm = make_llm(sys.argv[2], config)
     llm.set_weight_version("0")
-    Server(llm, connection, log_steps=settings["log_steps"]).run()
+    Server(llm, connection, log_steps=config.log_steps).run()
 
 
 if __name__ == "__main__":

@@ -58,6 +58,11 @@ class Claim:
     slot: int
     trajectory: int
 
+    @property
+    def extra_args(self) -> dict[str, int]:
+        """Of a request's SamplingParams."""
+        return dict(zip(CLAIM_KEYS, (self.slot, self.trajectory), strict=True))
+
 
 class TableError(Exception):
     """A file that is not such a table, or not of this shape."""
