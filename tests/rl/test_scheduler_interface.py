@@ -185,6 +185,36 @@ def test_levels_can_change_between_turns_and_what_was_overwritten_is_not_pinned(
     assert pool.reset_prefix_cache()
 
 
+def test_a_record_is_that_of_the_last_turn() -> None:
+    pool = pool_of(9)
+    residency = Residency(pool)
+    finish(pool, residency, 1, "a1", "a2", high=True)
+    finish(pool, residency, 1, "b1", "b2", "b3", high=True)
+    assert residency.pinned == residency.records[1].pinned == 3
+    assert pool.get_num_free_blocks() == 8 - 3
+    assert residency.shrink(1, 9) == 3 and residency.pinned == 0
+    assert pool.get_num_free_blocks() == 8
+
+
+def test_only_blocks_that_are_full_are_kept() -> None:
+    pool = pool_of(9)
+    residency = Residency(pool)
+    full, begun, after = computed(pool, "a1"), pool.get_new_blocks(1), computed(pool, "a3")
+    residency.keep(1, [*full, *begun, *after], high=True)
+    assert residency.records[1].blocks == full
+    residency.keep(1, begun, high=True)
+    assert not residency.records, "nothing is left of it"
+
+
+def test_nothing_is_known_of_those_that_have_no_record() -> None:
+    residency = Residency(pool_of(3))
+    residency.raise_level(1)
+    residency.lower_level(1)
+    residency.drop(1)
+    residency.release(1)
+    assert (residency.shrink(1, 1), residency.cached_blocks(1), residency.records) == (0, 0, {})
+
+
 def test_the_checker_finds_what_is_wrong() -> None:
     pool = pool_of(5)
     residency = Residency(pool)
