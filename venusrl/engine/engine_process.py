@@ -29,7 +29,7 @@ class EngineConfig:
     host_cache_bytes: int = 0
     # Tokens that one step computes at most; None: 8,192, or a whole context if that is more.
     step_tokens: int | None = None
-    # The options of our scheduler (scheduler.Options); None: vLLM's own, by priority.
+    # The options of our scheduler (scheduler_options.Options); None: vLLM's own, by priority.
     scheduler: Mapping[str, Any] | None = None
     threads: int | None = None
     # Whether each step is timed (counting.StepLog).

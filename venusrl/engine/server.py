@@ -1,5 +1,5 @@
-"""The engine's own process: ``python -m venusrl.engine.server FD MODEL CONFIG``, started
-by engine_process.py.
+"""The engine's own process: ``python -m venusrl.engine.server FD MODEL CONFIG``, started by
+engine_process.py.
 
 One thread, one loop: take what has been asked, advance vLLM by one step, answer what is finished.
 A push of weights therefore falls between two steps by construction, and nothing spins: with its
