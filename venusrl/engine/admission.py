@@ -46,9 +46,7 @@ def displace(scheduler: PriorityMixin) -> None:
         return
     if claimant.num_stale_output_tokens and not claimant.drop_stale_output:
         return  # vLLM does not resume it before an older step has delivered its tokens
-    victims = sorted(
-        (r for r in running if r.priority >= BACKGROUND and claimant < r), reverse=True
-    )
+    victims = sorted((r for r in running if r.priority >= BACKGROUND), reverse=True)
     if not victims:
         return
     seats = scheduler.max_num_active_reqs - len(running) - scheduler.num_waiting_for_streaming_input
