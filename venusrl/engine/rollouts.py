@@ -314,7 +314,8 @@ class Rollouts:
     def awaited(self) -> list[Trajectory]:
         """What the next step waits for: members of forced groups, then of the oldest."""
         complete = self._complete()
-        forced = self._latest_steps() <= self.version
+        latest = latest_steps(*self._ages(), self.batch_groups, self.max_staleness)
+        forced = latest <= self.version
         for at in np.argsort(~forced, kind="stable").tolist():
             if self._batch_if(complete) is not None:
                 break
@@ -327,18 +328,16 @@ class Rollouts:
     def _complete(self) -> Bools:
         return np.array([group.complete for group in self.groups], bool)
 
-    def _latest_steps(self) -> Ints:
-        version = np.array([group.version for group in self.groups], np.int64)
-        order = np.array([group.order for group in self.groups], np.int64)
-        return latest_steps(version, order, self.batch_groups, self.max_staleness)
+    def _ages(self) -> tuple[Ints, Ints]:
+        """Versions and orders of the groups."""
+        ages = np.array([(group.version, group.order) for group in self.groups], np.int64)
+        version, order = ages.reshape(-1, 2).T
+        return version, order
 
     def _batch_if(self, complete: Bools) -> list[Group] | None:
         """The next batch if these groups were complete."""
-        if not self.groups:
-            return None
         batch = select_batch(
-            np.array([group.version for group in self.groups]),
-            np.array([group.order for group in self.groups]),
+            *self._ages(),
             complete,
             step=self.version,
             batch=self.batch_groups,
