@@ -23,7 +23,6 @@ import numpy as np
 from venusrl.schedule.landmarks import Landmarks, landmark
 from venusrl.schedule.snapshot import Bools, Floats, Ints
 
-# The group's mean is integrated over these standard deviations of its prior.
 # Standard errors of a slope of its own progress by which a trajectory is not ordered beside its
 # finished siblings by the distance to their median.
 OWN_WAY = 2.0
@@ -31,6 +30,7 @@ FEW = 4
 LEAST_SIGMA = 0.05  # of the logarithm among siblings, where all seen were equal
 # A median knows as much of a normal mean as a mean of this many times fewer values.
 MEDIAN_COST = np.pi / 2
+# The group's mean is integrated over these standard deviations of its prior.
 GRID = np.linspace(-3.0, 3.0, 13)
 
 
@@ -266,19 +266,3 @@ def normalized(log_weight: Floats) -> Floats:
     """Weights that sum to 1 in each row."""
     weight = np.exp(log_weight - log_weight.max(axis=1, keepdims=True))
     return np.asarray(weight / weight.sum(axis=1, keepdims=True))
-
-
-@dataclass
-class ToolClock:
-    """How long a tool that has worked for a while will still work, from all tool times so far."""
-
-    log_s: Moments = field(default_factory=lambda: Moments(0.0, 1.0, 2.0))
-
-    def finish(self, tool_s: float) -> None:
-        self.log_s.add(float(np.log(max(tool_s, 1e-3))))
-
-    def residual_s(self, elapsed_s: Floats) -> Floats:
-        sigma = max(0.1, float(np.sqrt(self.log_s.variance)))
-        elapsed = np.maximum(elapsed_s, 1e-3)
-        mu = np.full(len(elapsed), self.log_s.mean)
-        return np.asarray(mean_beyond(mu, sigma, elapsed) - elapsed)
