@@ -105,8 +105,8 @@ def test_where_a_turn_grows_the_worst_gives_way_be_it_pinned_or_running(
 ) -> None:
     engine = start(8)
     engine.pin(1, 2, rank=rank)
+    best = engine.run(3, 2, 30, rank=1)  # grows first; both have a block to grow into
     worst = engine.run(2, 2, 30, rank=9)
-    best = engine.run(3, 2, 30, rank=1)  # both have a block to grow into
     for _ in range(BLOCK + 2):
         engine.core.step()
     assert (worst in engine.running) == (goes == "pins")
@@ -118,8 +118,10 @@ def test_where_a_turn_grows_the_worst_gives_way_be_it_pinned_or_running(
 def test_a_turn_that_is_alone_takes_what_it_needs_from_anybody(start: Start) -> None:
     engine = start(6)
     engine.pin(1, 3, rank=1)
+    counts = count_prefill(engine.scheduler)
     alone = engine.run(2, 2, 30, rank=9)
     engine.core.finish()
+    assert counts.preempted == 0
     assert len(engine.core.take_finished()[alone]) == 30
     assert engine.pinned(1) < 3
 

@@ -101,7 +101,7 @@ class Room:
                 limit = max(r.priority for r in scheduler.running)
             elif own is None or scheduler.level(own) != Level.HIGH:
                 return []
-            pinned = [t for t in pinned if t != own and scheduler.trajectory_priority(t) > limit]
+            pinned = [t for t in pinned if scheduler.trajectory_priority(t) > limit]
         # Its own blocks last: they are what it would hit.
         pinned.sort(key=lambda t: (t != own, scheduler.trajectory_priority(t)), reverse=True)
         return pinned
