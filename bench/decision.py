@@ -41,6 +41,7 @@ def busy_snapshot(trajectories: int = 10_000, workers: int = 64, seed: int = 0) 
             tool_s=random.random(trajectories),
             moved_turn=np.full(trajectories, -1),
             remaining_tokens=random.random(trajectories) * 40_000,
+            remaining_turns=random.random(trajectories) * 40,
         ),
         groups=Groups(
             order=np.arange(groups),

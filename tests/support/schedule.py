@@ -70,6 +70,7 @@ def make_snapshot(
             tool_s=np.zeros(n) if tool_s is None else np.asarray(tool_s, float),
             moved_turn=column(moved_turn, -1),
             remaining_tokens=left,
+            remaining_turns=left / 1000,
         ),
         groups=Groups(
             order=np.arange(groups),

@@ -24,6 +24,7 @@ from venusrl.schedule.landmarks import spearman  # noqa: E402
 from venusrl.schedule.predictor import (  # noqa: E402
     LengthPredictor,
     Progress,
+    ToolClock,
     mean_beyond,
     medians,
     upper_tail,
@@ -156,6 +157,15 @@ class TestPredictor:
                 found.append(left(predictor, [(1, False)] + [(t, True) for t in turns[1:]])[0])
                 truth.append(turns[0] - 1)
             assert spearman(np.asarray(found), np.asarray(truth, float)) > least
+
+
+def test_a_tool_that_has_worked_for_long_works_for_long():
+    clock = ToolClock()
+    for seconds in np.exp(1.2 * np.random.default_rng(0).standard_normal(500)):
+        clock.finish(float(seconds))
+    fresh, old = clock.residual_s(np.asarray([0.0, 20.0]))
+    assert fresh == pytest.approx(math.exp(0.72), rel=0.2)
+    assert old > 2 * fresh
 
 
 class TestEvaluation:

@@ -209,6 +209,7 @@ class Rollouts:
         column = {worker: at for at, worker in enumerate(live)}
         members = list(self)
         place = {group.order: at for at, group in enumerate(self.groups)}
+        nothing = np.full(len(members), np.nan)
 
         def ints(values: Iterator[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
             return np.fromiter(values, np.int64)
@@ -232,7 +233,8 @@ class Rollouts:
                     float,
                 ),
                 moved_turn=ints(m.moved_turn for m in members),
-                remaining_tokens=np.full(len(members), np.nan),
+                remaining_tokens=nothing,
+                remaining_turns=nothing,
             ),
             groups=Groups(
                 order=ints(group.order for group in self.groups),

@@ -266,3 +266,19 @@ def normalized(log_weight: Floats) -> Floats:
     """Weights that sum to 1 in each row."""
     weight = np.exp(log_weight - log_weight.max(axis=1, keepdims=True))
     return np.asarray(weight / weight.sum(axis=1, keepdims=True))
+
+
+@dataclass
+class ToolClock:
+    """How long a tool that has worked for a while will still work, from all tool times so far."""
+
+    log_s: Moments = field(default_factory=lambda: Moments(0.0, 1.0, 2.0))
+
+    def finish(self, tool_s: float) -> None:
+        self.log_s.add(float(np.log(max(tool_s, 1e-3))))
+
+    def residual_s(self, elapsed_s: Floats) -> Floats:
+        sigma = max(0.1, float(np.sqrt(self.log_s.variance)))
+        elapsed = np.maximum(elapsed_s, 1e-3)
+        mu = np.full(len(elapsed), self.log_s.mean)
+        return np.asarray(mean_beyond(mu, sigma, elapsed) - elapsed)

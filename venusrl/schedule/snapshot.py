@@ -54,6 +54,7 @@ class Trajectories:
     tool_s: Floats  # since its tool began; 0 outside Phase.TOOL
     moved_turn: Ints  # number of the turn before which it last changed worker; -1: never
     remaining_tokens: Floats  # predicted growth of the context until the end; nan: not predicted
+    remaining_turns: Floats  # predicted; nan: not predicted
 
     def __len__(self) -> int:
         return len(self.group)
@@ -117,6 +118,11 @@ class Decision:
         """Rows that leave a worker for another."""
         before = snapshot.trajectories.worker
         return np.flatnonzero((before != NOWHERE) & (self.worker != before))
+
+    def demotions(self, snapshot: Snapshot) -> Ints:
+        """Rows that were admitted and are not any more, though not complete."""
+        rows = snapshot.trajectories
+        return np.flatnonzero(rows.admitted & ~self.admitted & (rows.phase != Phase.DONE))
 
 
 Policy = Callable[[Snapshot], Decision]

@@ -221,10 +221,10 @@ class Cluster:
         turns, context = engines.turn[rows], engines.context[rows]
         prompt = self.scenario.workload.prompt_tokens
         if self.foresight is None:
-            left_tokens = np.full(len(rows), np.nan)
+            left_tokens = left_turns = np.full(len(rows), np.nan)
         else:
             scripts = [self.scripts[place] for place in live.tolist()]
-            left_tokens = self.foresight.look(
+            left_turns, left_tokens = self.foresight.look(
                 self.order[live], group, turns, context - prompt, phase == Phase.DONE, scripts
             )
         snapshot = Snapshot(
@@ -244,6 +244,7 @@ class Cluster:
                 tool_s=np.where(phase == Phase.TOOL, engines.now - engines.since[rows], 0.0),
                 moved_turn=engines.moved_turn[rows],
                 remaining_tokens=left_tokens,
+                remaining_turns=left_turns,
             ),
             groups=Groups(
                 order=self.order[live],

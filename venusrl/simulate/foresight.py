@@ -25,8 +25,8 @@ class Foresight(Protocol):
         tokens: Ints,
         done: Bools,
         scripts: Sequence[GroupScript],
-    ) -> Floats:
-        """Tokens that each trajectory has left. `order` names the groups, ascending; all
+    ) -> tuple[Floats, Floats]:
+        """Turns and tokens that each trajectory has left. `order` names the groups, ascending; all
         have as many trajectories. Only an oracle reads the scripts."""
 
 
@@ -41,7 +41,7 @@ class Predicted:
     def forget(self) -> None:
         self.order = np.zeros(0, np.int64)
         self.seen = np.zeros((0, 1), np.int64)  # [group, sibling]: turns, and whether it is done
-        self.said = np.zeros((0, 1))  # [group, sibling]: tokens
+        self.said = np.zeros((2, 0, 1))  # [turns or tokens, group, sibling]
 
     def finish(self, script: GroupScript) -> None:
         self.predictor.finish(-1, script.grown())
@@ -55,13 +55,13 @@ class Predicted:
         tokens: Ints,
         done: Bools,
         scripts: Sequence[GroupScript],
-    ) -> Floats:
+    ) -> tuple[Floats, Floats]:
         seen = (2 * turns + done).reshape(len(order), -1)
-        said = np.empty(seen.shape)
+        said = np.empty((2, *seen.shape))
         at = np.searchsorted(self.order, order)
         known = np.isin(order, self.order)
         known[known] = (self.seen[at[known]] == seen[known]).all(axis=1)
-        said[known] = self.said[at[known]]
+        said[:, known] = self.said[:, at[known]]
         new = ~known[group]
         if new.any():
             number = np.cumsum(~known) - 1
@@ -74,9 +74,9 @@ class Predicted:
                     np.full(number[-1] + 1, -1),
                 )
             )
-            said[~known] = found.tokens.reshape(-1, seen.shape[1])
+            said[:, ~known] = np.stack((found.turns, found.tokens)).reshape(2, -1, seen.shape[1])
         self.order, self.seen, self.said = order, seen, said
-        return said.ravel()
+        return said[0].ravel(), said[1].ravel()
 
 
 class Oracle:
@@ -91,7 +91,8 @@ class Oracle:
         tokens: Ints,
         done: Bools,
         scripts: Sequence[GroupScript],
-    ) -> Floats:
+    ) -> tuple[Floats, Floats]:
+        all_turns = np.concatenate([script.turns for script in scripts])
         all_tokens = np.concatenate([script.grown_tokens for script in scripts])
         left = np.maximum(0, all_tokens - tokens)
-        return np.where(done, 0, left).astype(float)
+        return (all_turns - turns).astype(float), np.where(done, 0, left).astype(float)
