@@ -72,7 +72,9 @@ class StepLog:
             now_s, now_cpu_s = time.monotonic(), time.process_time()
             # What was done between two steps, such as taking requests, is part of the later one.
             spent = (now_cpu_s - ended_cpu_s, now_cpu_s - begun_cpu_s, now_s - begun_s)
-            self._rows.append([*self._work, *spent])
+            # Steps in which nobody found room tell nothing of what computing costs.
+            if any(self._work):
+                self._rows.append([*self._work, *spent])
             ended_cpu_s = now_cpu_s
             return found
 
