@@ -27,7 +27,7 @@ class Engine:
 
 
 def test_steps_in_which_nobody_found_room_are_left_out() -> None:
-    """A fit by relative errors would be about them alone: there are many, and each takes nothing."""
+    """A fit by relative errors would be about them alone: many, and each takes next to nothing."""
     engine = Engine()
     log = StepLog(engine, engine)
     engine.planned = [{}, {"1": 1}, {}, {"1": 100}]
