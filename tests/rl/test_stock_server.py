@@ -10,8 +10,10 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from transformers import Qwen3ForCausalLM
 
@@ -34,11 +36,25 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+SHARED = Path("/dev/shm")
+
+
+def forget_shared_memory(before: set[Path]) -> None:
+    """What a killed server shared among its processes lives on: nobody unlinks it."""
+    mapped: set[str] = set()
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            mapped |= {found.path for found in process.memory_maps()}
+    for path in set(SHARED.iterdir()) - before:
+        if path.name.startswith(("psm_", "sem.mp-")) and str(path) not in mapped:
+            path.unlink(missing_ok=True)
+
+
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[tuple[str, int, Qwen3ForCausalLM]]:
     """Its address, the process group, and the model."""
     model = random_model(tmp_path / "model", 3, tied=False, positions=CONTEXT)
-    port = free_port()
+    port, shared = free_port(), set(SHARED.iterdir())
     options = {
         "model": tmp_path / "model",
         "served-model-name": "policy",
@@ -76,6 +92,7 @@ def server(tmp_path: Path) -> Iterator[tuple[str, int, Qwen3ForCausalLM]]:
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        forget_shared_memory(shared)
 
 
 async def episode(handle: Rollout, prompt: list[int], seed: int, model: Qwen3ForCausalLM) -> None:
