@@ -110,8 +110,10 @@ class Room:
         running = self._scheduler.running
         if request.status == RequestStatus.RUNNING:
             return len(running) == 1
+        if running:
+            return False  # before the walk over its context, which every attempt would pay for
         lacking = self.needed(request) - int(self._pool.get_num_free_blocks())
-        return not running and self.may_destroy(request, lacking)
+        return self.may_destroy(request, lacking)
 
     def _demoting(self, allocate: Callable[..., Any]) -> Callable[..., Any]:
         """`allocate_slots`, which takes blocks back from records before it fails."""
