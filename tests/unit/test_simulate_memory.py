@@ -14,6 +14,18 @@ from venusrl.simulate.contenders import OURS  # noqa: E402
 from venusrl.simulate.engines import STOCK, RowPhase, Rules  # noqa: E402
 
 
+def contested(*, displace, host=0):
+    """A background turn runs, and a critical one that does not fit beside it has come."""
+    rules = Rules(by_rank=True, by_level=True, displace=displace)
+    engines = engines_of(PLAIN._replace(kv_capacity=9000, host_capacity=host), rules)
+    start(engines, 0, 6000, [(2000, 1, 1.0)])
+    place(engines, [0], ranks=[1], levels=[1])
+    engines.advance(2.0)
+    start(engines, 1, 6000, [(50, 1, 1.0)])
+    place(engines, [0, 1], ranks=[1, 0], levels=[1, 2], critical=[False, True])
+    return engines
+
+
 class TestCache:
     def turns(self, count):
         return [(10, 90, 5.0)] * count
@@ -204,26 +216,14 @@ class TestFullMemory:
 
     @pytest.mark.parametrize("host", [0, 50_000])
     def test_nobody_is_displaced_where_a_host_tier_lets_turns_wait(self, host):
-        rules = Rules(by_rank=True, by_level=True, displace=True)
-        engines = engines_of(PLAIN._replace(kv_capacity=9000, host_capacity=host), rules)
-        start(engines, 0, 6000, [(2000, 1, 1.0)])
-        place(engines, [0], ranks=[1], levels=[1])
-        engines.advance(2.0)
-        start(engines, 1, 6000, [(50, 1, 1.0)])
-        place(engines, [0, 1], ranks=[1, 0], levels=[1, 2], critical=[False, True])
+        engines = contested(displace=True, host=host)
         engines.advance(math.inf)
         assert engines.counts()["preempted"] == (0 if host else 1)
 
     def test_a_critical_request_displaces_a_background_one(self):
         first = {}
         for displace in (False, True):
-            rules = Rules(by_rank=True, by_level=True, displace=displace)
-            engines = engines_of(PLAIN._replace(kv_capacity=9000), rules)
-            start(engines, 0, 6000, [(2000, 1, 1.0)])
-            place(engines, [0], ranks=[1], levels=[1])
-            engines.advance(2.0)
-            start(engines, 1, 6000, [(50, 1, 1.0)])
-            place(engines, [0, 1], ranks=[1, 0], levels=[1, 2], critical=[False, True])
+            engines = contested(displace=displace)
             engines.advance(math.inf)
             first[displace] = int(np.flatnonzero(engines.phase == RowPhase.DONE)[0])
         assert first == {False: 0, True: 1}
