@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.desk import Desk
 from tests.support.model_runner import ModelRunner
-from tests.support.random_model import random_model, random_tokens
+from tests.support.random_model import random_tokens
 from tests.support.vllm_scheduler import CONTEXT, PAGE_BYTES, Core, configuration
 from venusrl.engine.host_tier import PriorityCachePolicy
 from venusrl.engine.scheduler import AsyncPriorityScheduler, PriorityScheduler
@@ -67,13 +67,6 @@ class Machine:
             if self.policy.get(make_offload_key(value, 0)) is None:
                 return at
         return len(request.block_hashes)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("host") / "model"
-    random_model(place, 3, tied=False, positions=CONTEXT)
-    return place
 
 
 @pytest.fixture(params=[1, 2], ids=["synchronous", "asynchronous"])

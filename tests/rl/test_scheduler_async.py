@@ -17,8 +17,8 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from tests.support.desk import Desk
-from tests.support.random_model import random_model, random_tokens
-from tests.support.vllm_scheduler import BLOCK, CONTEXT, Core, configuration
+from tests.support.random_model import random_tokens
+from tests.support.vllm_scheduler import BLOCK, Core, configuration
 from venusrl.engine.scheduler import AsyncPriorityScheduler, PriorityScheduler
 from venusrl.schedule.snapshot import Level
 
@@ -29,13 +29,6 @@ BLOCKS = 25  # what 8 contexts of the greatest length need six times
 STOP = 7  # ends a turn, while the token behind it is under way
 
 Start = Callable[..., Core]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("scheduler") / "model"
-    random_model(place, 3, tied=False, positions=CONTEXT)
-    return place
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.desk import Desk
-from tests.support.random_model import random_model, random_tokens
-from tests.support.vllm_scheduler import BLOCK, CONTEXT, Core, configuration
+from tests.support.random_model import random_tokens
+from tests.support.vllm_scheduler import BLOCK, Core, configuration
 from venusrl.engine import room
 from venusrl.engine.counting import count_prefill
 from venusrl.engine.scheduler import PriorityScheduler
@@ -68,13 +68,6 @@ class Engine:
     @property
     def running(self) -> set[str]:
         return {request.request_id for request in self.scheduler.running}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("room") / "model"
-    random_model(place, 3, tied=False, positions=CONTEXT)
-    return place
 
 
 @pytest.fixture
